@@ -1,0 +1,1 @@
+"""The kernel process: scheduling, memory, I/O manager, drivers and the door for user processes."""

@@ -1,0 +1,1 @@
+"""Kernel-mode clients: the IRP and the direct-call benchmark clients."""

@@ -1,0 +1,1 @@
+"""Teaching devices: the no-op device."""

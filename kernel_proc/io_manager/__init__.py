@@ -1,0 +1,1 @@
+"""Drivers, devices, files, handles and IRPs (NT: Io, Ob)."""

@@ -1,0 +1,1 @@
+"""Address spaces of user processes, arenas, private memory and MDLs (NT: Mm)."""

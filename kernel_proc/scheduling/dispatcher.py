@@ -1,0 +1,283 @@
+"""Chooses which thread runs, and what the processor does when none can.
+
+A thread's stack while it is in the kernel is a pooled greenlet whose parent is the
+dispatcher's own. A thread leaves the processor by switching to the dispatcher, which runs
+device models and timers, takes what is pending and switches to the next ready thread.
+
+Rules: main OS thread only, `post` excepted.
+Spec: Windows scheduling; WDK, Windows Kernel-Mode Process and Thread Manager.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import greenlet
+
+from kernel_proc.scheduling.idle import Idle, PollerIdle, VirtualIdle
+from kernel_proc.scheduling.irql import DISPATCH_LEVEL, PASSIVE_LEVEL
+from kernel_proc.scheduling.kernel_clock import VirtualClock
+from kernel_proc.scheduling.pending import APC_REQUESTED, RESCHEDULE_REQUESTED
+from kernel_proc.scheduling.ready_queue import ReadyQueue
+from kernel_proc.scheduling.timer_queue import TimerQueue
+
+if TYPE_CHECKING:
+    from kernel_proc.scheduling.kthread import KThread
+    from kernel_proc.scheduling.processor import Processor
+
+_SOURCES_EVERY: Final = 64  # thread switches between two looks at the sources while busy
+
+
+class Deadlock(Exception):
+    """Nothing can ever happen again: every waiting thread is named with what it waits for."""
+
+    def __init__(self, threads: list[str]) -> None:
+        self.threads = threads
+        waiting = "; ".join(threads) if threads else "no thread is waiting"
+        super().__init__(f"the machine can never go on: {waiting}")
+
+
+class Dispatcher:
+    """Ready queue, greenlet pool, timers and the loop of one processor."""
+
+    __slots__ = (
+        "_greenlet",
+        "_pool",
+        "_posted",
+        "_processor",
+        "_random",
+        "hardware",
+        "idle",
+        "passes",
+        "ready_queue",
+        "stopping",
+        "switches",
+        "threads",
+        "timers",
+    )
+
+    def __init__(self, processor: "Processor", seed: int | None) -> None:
+        self._processor = processor
+        self._greenlet = greenlet.getcurrent()
+        self._pool: list[Any] = []
+        self._posted: deque[Callable[[], object]] = deque()
+        self._random = random.Random(seed) if seed is not None and processor.verifier else None
+        self.ready_queue = ReadyQueue()
+        self.timers = TimerQueue()
+        self.hardware: deque[Callable[[], object]] = deque()
+        self.threads: set[KThread] = set()
+        self.stopping = False
+        self.passes = 0
+        self.switches = 0
+        virtual = isinstance(processor.clock, VirtualClock)
+        self.idle: Idle = VirtualIdle() if virtual else PollerIdle()
+
+    # Called by threads
+
+    def ready(self, thread: "KThread", increment: int = 0) -> None:
+        """Make a thread ready with a boost; a higher one takes the processor at once.
+
+        "At once" means here below DISPATCH_LEVEL, else when the IRQL falls.
+        """
+        base = thread.base_priority
+        thread.priority = base if base >= 16 else min(15, base + increment)
+        thread.make_ready()
+        self.ready_queue.push(thread)
+        processor = self._processor
+        current = processor.current_thread
+        if current is not None and (
+            thread.priority > current.priority or (self._random and self._quantum_ends(current))
+        ):
+            processor.pending |= RESCHEDULE_REQUESTED
+            if processor.irql < DISPATCH_LEVEL:
+                processor.take_pending()
+
+    def preempt(self) -> None:
+        """Give the processor to a ready thread of higher priority, if there is one."""
+        current = self._processor.current_thread
+        if current is None:
+            return
+        top = self.ready_queue.top_priority()
+        if top > current.priority:
+            current.make_ready()
+            self.ready_queue.push_front(current)
+            self.switch_out(current)
+        elif top == current.priority and self._random:
+            current.make_ready()
+            self.ready_queue.push(current)
+            self.switch_out(current)
+
+    def yield_execution(self) -> None:
+        """Let the dispatcher make a pass and threads of equal priority run (NT: NtYieldExecution).
+
+        For long kernel loops, which nothing pre-empts.
+        """
+        current = self._processor.current_thread
+        if current is not None:
+            current.make_ready()
+            self.ready_queue.push(current)
+            self.switch_out(current)
+
+    def _quantum_ends(self, current: "KThread") -> bool:
+        # Verifier mode with a seed also switches between equals, so that races show.
+        assert self._random is not None
+        equal = self.ready_queue.top_priority() == current.priority
+        return equal and self._random.random() < 0.5
+
+    def switch_out(self, thread: "KThread") -> None:
+        """Leave the processor; returns when `thread` runs again, its APCs delivered."""
+        processor = self._processor
+        irql = processor.irql
+        processor.pending &= ~APC_REQUESTED
+        processor.current_thread = None
+        self._greenlet.switch()
+        processor.irql = irql
+        if thread.apcs_waiting:
+            if irql == PASSIVE_LEVEL:
+                thread.deliver_apcs()
+            else:
+                processor.pending |= APC_REQUESTED
+
+    # The loop
+
+    def run(self) -> None:
+        """Run until `stopping` is set."""
+        while not self.stopping:
+            if not self._pass():
+                self.idle.wait(self._processor.clock.now_ns(), self.timers.next_ns(), self._posted)
+
+    def run_until(self, predicate: Callable[[], bool]) -> None:
+        """Run until `predicate()` holds, advancing a virtual clock when idle."""
+        while not predicate():
+            if self._pass():
+                continue
+            deadline = self.timers.next_ns()
+            clock = self._processor.clock
+            if isinstance(clock, VirtualClock):
+                if deadline is None:
+                    raise Deadlock([thread.describe() for thread in self.waiting_threads()])
+                clock.advance_to(deadline)
+            else:
+                self.idle.wait(clock.now_ns(), deadline, self._posted)
+
+    def run_thread(self, routine: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Run a routine in a fresh system thread to its end."""
+        # The room above `dispatcher` in this package; importing it at load time would be a cycle.
+        from kernel_proc.scheduling.kthread import create_system_thread
+
+        outcome: list[Any] = []
+
+        def body() -> None:
+            try:
+                outcome.append((routine(*args), None))
+            except Exception as error:
+                outcome.append((None, error))
+
+        create_system_thread(self._processor, body, name=getattr(routine, "__name__", "thread"))
+        self.run_until(lambda: bool(outcome))
+        value, error = outcome[0]
+        if error is not None:
+            raise error
+        return value
+
+    def _pass(self) -> bool:
+        # One turn of the loop; False if there was nothing to do.
+        processor = self._processor
+        if processor.bug_checked is not None:
+            raise processor.bug_checked
+        self.passes += 1
+        busy = False
+        if self.hardware:
+            self._run_callbacks(self.hardware)
+            busy = True
+        if self._posted:
+            self._run_callbacks(self._posted)
+            busy = True
+        if processor.pending:
+            processor.take_pending()
+        if self.timers and self._expire_timers():
+            busy = True
+        if self.ready_queue.summary:
+            self._run_next()
+            if self.switches % _SOURCES_EVERY == 0:
+                self.idle.look()
+            return True
+        if processor.dpc_queue:  # those of low importance wait for the idle processor
+            processor.drain_dpcs()
+            return True
+        return busy
+
+    def _run_next(self) -> None:
+        processor = self._processor
+        thread = self.ready_queue.pop()
+        self.switches += 1
+        processor.current_thread = thread
+        stack = thread.stack
+        if stack is None:
+            stack = thread.stack = self._pool.pop() if self._pool else self._new_stack()
+        thread.make_running()
+        stack.switch()
+        processor.current_thread = None
+        processor.irql = PASSIVE_LEVEL
+
+    def _expire_timers(self) -> bool:
+        processor = self._processor
+        target = self.timers.pop_due(processor.clock.now_ns())
+        if target is None:
+            return False
+        processor.irql = DISPATCH_LEVEL
+        while target is not None:
+            target.expire()
+            target = self.timers.pop_due(processor.clock.now_ns())
+        processor.lower_irql(PASSIVE_LEVEL)
+        return True
+
+    # Greenlets
+
+    def _new_stack(self) -> Any:
+        return greenlet.greenlet(self._stack_body, self._greenlet)
+
+    def _stack_body(self) -> None:
+        me = greenlet.getcurrent()
+        processor = self._processor
+        leave = self._greenlet.switch
+        while True:
+            thread = processor.current_thread
+            assert thread is not None
+            thread.run_in_kernel()
+            thread.stack = None
+            del thread  # a parked greenlet must keep nothing alive
+            self._pool.append(me)
+            leave()
+
+    # Work from other OS threads
+
+    def post(self, callback: Callable[[], object]) -> None:
+        """Queue a callback and wake the idle processor; safe from any OS thread."""
+        self._posted.append(callback)
+        self.idle.wake()
+
+    @staticmethod
+    def _run_callbacks(callbacks: deque[Callable[[], object]]) -> None:
+        # Those that come in meanwhile wait for the next pass, so that one pass is bounded.
+        for _ in range(len(callbacks)):
+            callbacks.popleft()()
+
+    # Looking inside
+
+    def waiting_threads(self) -> list["KThread"]:
+        """Return the threads that wait inside the kernel."""
+        return [thread for thread in self.threads if thread.is_waiting]
+
+    def inspect(self) -> dict[str, Any]:
+        """Return plain figures and one line per thread."""
+        return {
+            "passes": self.passes,
+            "switches": self.switches,
+            "pooled_greenlets": len(self._pool),
+            "timers": len(self.timers),
+            "threads": [
+                thread.describe() for thread in sorted(self.threads, key=lambda t: t.number)
+            ],
+        }

@@ -1,0 +1,82 @@
+"""Deferred procedure calls.
+
+A DPC of medium or high importance queued below DISPATCH_LEVEL has run when `insert` returns; at
+or above it runs when the IRQL falls. One of low importance waits until the queue is deep enough,
+another DPC asks for the drain, or the processor is idle.
+
+Rules: any IRQL; the routine runs at DISPATCH_LEVEL and never waits.
+Spec: WDK, Organization of DPC Queues; KeInsertQueueDpc.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from kernel_proc.scheduling.irql import DISPATCH_LEVEL
+from kernel_proc.scheduling.pending import DPC_REQUESTED
+
+if TYPE_CHECKING:
+    from kernel_proc.scheduling.processor import Processor
+
+LOW_IMPORTANCE: Final = 0
+MEDIUM_IMPORTANCE: Final = 1
+HIGH_IMPORTANCE: Final = 2
+
+DPC_OBJECT_TYPE: Final = 0x13  # NT's DpcObject
+
+DeferredRoutine = Callable[["Dpc", Any, Any, Any], object]
+
+
+class Dpc:
+    """One DPC object (WDK: KDPC)."""
+
+    __slots__ = (
+        "argument1",
+        "argument2",
+        "context",
+        "importance",
+        "number",
+        "processor",
+        "queued",
+        "routine",
+        "type",
+    )
+
+    def __init__(
+        self, processor: "Processor", routine: DeferredRoutine, context: Any = None
+    ) -> None:
+        self.processor = processor
+        self.type = DPC_OBJECT_TYPE
+        self.number = 0  # target processor: there is one
+        self.importance = MEDIUM_IMPORTANCE
+        self.routine = routine
+        self.context = context
+        self.argument1: Any = None
+        self.argument2: Any = None
+        self.queued = False
+
+    def insert(self, argument1: Any = None, argument2: Any = None) -> bool:
+        """Queue it; False, and nothing changed, if it is queued (WDK: KeInsertQueueDpc)."""
+        if self.queued:
+            return False
+        self.queued = True
+        self.argument1 = argument1
+        self.argument2 = argument2
+        processor = self.processor
+        queue = processor.dpc_queue
+        if self.importance == HIGH_IMPORTANCE:
+            queue.appendleft(self)
+        else:
+            queue.append(self)
+        if self.importance != LOW_IMPORTANCE or len(queue) >= processor.dpc_depth_limit:
+            processor.pending |= DPC_REQUESTED
+            if processor.irql < DISPATCH_LEVEL:
+                processor.take_pending()
+        return True
+
+    def remove(self) -> bool:
+        """Take it out of the queue; False if it is not there (WDK: KeRemoveQueueDpc)."""
+        if not self.queued:
+            return False
+        self.processor.dpc_queue.remove(self)
+        self.queued = False
+        return True

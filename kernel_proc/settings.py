@@ -1,0 +1,131 @@
+"""What a kernel process can be told when it starts.
+
+Every setting is an option of the command line under its own name; one that does not exist,
+or a value out of range, is refused with a sentence.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, NoReturn
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+
+class SettingsError(ValueError):
+    """A setting is unknown or its value cannot be used; the text is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSettings:
+    """The settings of one kernel, with the defaults a workstation can carry."""
+
+    name: str = "default"
+    verifier: bool = False
+    seed: int | None = None
+    log: str | None = None
+
+    arena_bytes_per_process: int = 256 * MIB
+    arena_bytes_total: int = 1 * GIB
+    pool_bytes_per_process: int = 16 * MIB
+
+    max_sessions: int = 256
+    max_threads_per_session: int = 64
+    max_requests_per_session: int = 256
+    max_unread_answers: int = 256
+    max_message_bytes: int = 4 * MIB
+    max_silent_connections: int = 32
+
+    hello_timeout_ms: int = 2_000
+    stop_timeout_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise SettingsError(f"{name} must lie between {least} and {most}, not {value}")
+
+
+_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "arena_bytes_per_process": (0, 1 << 40),
+    "arena_bytes_total": (0, 1 << 42),
+    "pool_bytes_per_process": (64 * KIB, 1 << 40),
+    "max_sessions": (1, 10_000),
+    "max_threads_per_session": (1, 10_000),
+    "max_requests_per_session": (1, 100_000),
+    "max_unread_answers": (1, 100_000),
+    "max_message_bytes": (64 * KIB, 1 * GIB),
+    "max_silent_connections": (1, 1_000),
+    "hello_timeout_ms": (10, 600_000),
+    "stop_timeout_ms": (10, 600_000),
+}
+
+_HELP: Final[dict[str, str]] = {
+    "name": "instance name; one kernel may run under each",
+    "verifier": "check kernel code as Driver Verifier does",
+    "seed": "in verifier mode, switch between equal threads as this seed decides",
+    "log": "file to append the log to (default: standard error)",
+    "arena_bytes_per_process": "arena memory one process may hold",
+    "arena_bytes_total": "arena memory all processes may hold",
+    "pool_bytes_per_process": "pool charged to one process",
+    "max_sessions": "processes served at a time",
+    "max_threads_per_session": "calling threads of one process",
+    "max_requests_per_session": "requests of one process in the kernel at a time",
+    "max_unread_answers": "answers kept for a process that does not read them",
+    "max_message_bytes": "longest message frame",
+    "max_silent_connections": "connections that have not introduced themselves",
+    "hello_timeout_ms": "time a connection has to introduce itself",
+    "stop_timeout_ms": "time an orderly stop waits for sessions to be run down",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    # One sentence instead of usage text and exit, so that the starter gets it too.
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The settings, and the descriptors a starter handed over."""
+
+    settings: KernelSettings
+    ready_fd: int | None
+    owner_fd: int | None
+
+
+def parse_command_line(arguments: Sequence[str]) -> StartOptions:
+    """Turn arguments into settings; raise SettingsError with a sentence if they are wrong."""
+    values = vars(_build_parser().parse_args(list(arguments)))
+    ready_fd, owner_fd = values.pop("ready_fd"), values.pop("owner_fd")
+    return StartOptions(KernelSettings(**values), ready_fd, owner_fd)
+
+
+def _build_parser() -> _Parser:
+    parser = _Parser(
+        prog="python -P -m kernel_proc",
+        description="Run a SoftHCA kernel process until it is stopped.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--ready-fd", type=_descriptor, help="written to when ready or failed")
+    parser.add_argument("--owner-fd", type=_descriptor, help="its end of file stops the kernel")
+    for setting in fields(KernelSettings):
+        option = "--" + setting.name.replace("_", "-")
+        words: dict[str, Any] = {"default": setting.default, "help": _HELP[setting.name]}
+        if setting.type is bool:
+            parser.add_argument(option, action="store_true", **words)
+        else:
+            kind = str if setting.name in ("name", "log") else int
+            parser.add_argument(option, type=kind, **words)
+    return parser
+
+
+def _descriptor(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is no descriptor")
+    return number

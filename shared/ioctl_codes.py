@@ -1,0 +1,90 @@
+"""Control codes: their layout, and those of the devices both sides know.
+
+No-op device: `Information` = min(InLen, OutLen) when OutLen > 0, else InLen. A code that touches
+reads every input byte (CRC-32) and writes output := input for every byte up to `Information`;
+a code that does not touch ignores the payload and reports the same `Information`. A failing code
+takes a little-endian u32 status as its input, which becomes IoStatus.Status with Information 0.
+
+Benchmark device: IOCTL_BENCHMARK_RUN takes a packed `messages.BenchmarkRun` and returns a raw
+native u64 array of nanoseconds, one per operation; IOCTL_QUERY_COUNTERS returns a packed
+`messages.Counters`.
+
+Spec: WDK: Defining I/O Control Codes.
+"""
+
+from typing import Final
+
+METHOD_BUFFERED: Final = 0
+METHOD_IN_DIRECT: Final = 1
+METHOD_OUT_DIRECT: Final = 2
+METHOD_NEITHER: Final = 3
+
+FILE_ANY_ACCESS: Final = 0
+FILE_READ_ACCESS: Final = 1
+FILE_WRITE_ACCESS: Final = 2
+
+_FIRST_VENDOR_FUNCTION: Final = 0x800
+
+
+def ctl_code(device_type: int, function: int, method: int, access: int) -> int:
+    """Build a control code (CTL_CODE)."""
+    if not (0 <= device_type <= 0xFFFF and 0 <= function <= 0xFFF):
+        raise ValueError(f"device type {device_type:#x} or function {function:#x} out of range")
+    if not (0 <= method <= 3 and 0 <= access <= 3):
+        raise ValueError(f"method {method} or access {access} out of range")
+    return device_type << 16 | access << 14 | function << 2 | method
+
+
+def method_of(code: int) -> int:
+    """Extract the transfer method (METHOD_FROM_CTL_CODE)."""
+    return code & 3
+
+
+def access_of(code: int) -> int:
+    """Extract the access the handle must have been granted."""
+    return code >> 14 & 3
+
+
+def device_type_of(code: int) -> int:
+    """Extract the device type (DEVICE_TYPE_FROM_CTL_CODE)."""
+    return code >> 16 & 0xFFFF
+
+
+NOOP_DEVICE: Final = "noop"
+NOOP_DEVICE_TYPE: Final = 0x8001
+
+COMPLETION_INLINE: Final = 0
+COMPLETION_DPC: Final = 1
+COMPLETION_DEVICE: Final = 2
+COMPLETION_NAMES: Final = ("inline", "dpc", "device")
+
+_NOOP_TOUCH: Final = _FIRST_VENDOR_FUNCTION
+_NOOP_IGNORE: Final = _FIRST_VENDOR_FUNCTION + 0x10
+_NOOP_FAIL: Final = _FIRST_VENDOR_FUNCTION + 0x20
+
+
+def _noop(function: int, method: int, completion: int) -> int:
+    if completion not in (COMPLETION_INLINE, COMPLETION_DPC, COMPLETION_DEVICE):
+        raise ValueError(f"completion {completion} is none of 0 (inline), 1 (dpc), 2 (device)")
+    return ctl_code(NOOP_DEVICE_TYPE, function + completion, method, FILE_ANY_ACCESS)
+
+
+def noop_code(method: int, completion: int, *, touch: bool = True) -> int:
+    """Give the no-op code with this method, completed this way, touching the payload or not."""
+    return _noop(_NOOP_TOUCH if touch else _NOOP_IGNORE, method, completion)
+
+
+def noop_fail_code(method: int, completion: int) -> int:
+    """Give the no-op code that completes with the status found in its input."""
+    return _noop(_NOOP_FAIL, method, completion)
+
+
+BENCHMARK_DEVICE: Final = "benchmark"
+BENCHMARK_DEVICE_TYPE: Final = 0x8002
+
+IOCTL_BENCHMARK_RUN: Final = ctl_code(
+    BENCHMARK_DEVICE_TYPE, _FIRST_VENDOR_FUNCTION, METHOD_BUFFERED, FILE_ANY_ACCESS
+)
+IOCTL_QUERY_COUNTERS: Final = ctl_code(
+    BENCHMARK_DEVICE_TYPE, _FIRST_VENDOR_FUNCTION + 1, METHOD_BUFFERED, FILE_ANY_ACCESS
+)

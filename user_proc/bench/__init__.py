@@ -1,0 +1,1 @@
+"""The boundary benchmark: rows, floors, blocks and the run document."""

@@ -1,0 +1,48 @@
+"""The CSV view of a run document: one line per row.
+
+Rules: made from the document alone; what is None is an empty field, as CSV has no null.
+"""
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any, Final
+
+COLUMNS: Final = (
+    "client",
+    "path",
+    "method",
+    "memory",
+    "completion",
+    "payload",
+    "depth",
+    "processes",
+    "count",
+    "blocks",
+    "p50_us",
+    "p90_us",
+    "p99_us",
+    "p999_us",
+    "max_us",
+    "mean_us",
+    "ops_per_s",
+    "copies",
+    "bytes_copied",
+    "wire_bytes",
+    "cpu_user_us",
+    "cpu_kernel_us",
+    "floor",
+    "floor_p50_us",
+    "ratio",
+    "convention",
+)
+
+
+def rows_as_csv(document: Mapping[str, Any]) -> str:
+    """Return the rows of a run document as CSV text with a line of names first."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in document["rows"]:
+        writer.writerow(["" if row[name] is None else row[name] for name in COLUMNS])
+    return text.getvalue()

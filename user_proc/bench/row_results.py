@@ -1,0 +1,182 @@
+"""What was measured of a row or a floor, and its form in the run document.
+
+Rules: p50 is the judged figure, the median over blocks of the block medians; the other
+percentiles are of all samples together. Times are in microseconds, as their names say.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from user_proc.bench.row_plan import FloorSpec, RowSpec
+from user_proc.bench.sample_statistics import (
+    BlockSamples,
+    median_absolute_deviation,
+    median_interval,
+    moved_by,
+    percentile,
+)
+
+STEADY: Final = 0.10
+CONVENTION: Final = "round_trip"
+_PERCENTILES: Final = (
+    ("p90_us", 90.0),
+    ("p99_us", 99.0),
+    ("p999_us", 99.9),
+    ("p9999_us", 99.99),
+    ("p99999_us", 99.999),
+)
+
+
+def in_us(nanoseconds: float | None) -> float | None:
+    """Return nanoseconds as microseconds, three places, None as None."""
+    return None if nanoseconds is None else round(nanoseconds / 1000.0, 3)
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a number of operations used beside time; sums over blocks."""
+
+    operations: int = 0
+    copies: int = 0
+    bytes_copied: int = 0
+    wire_bytes: int = 0
+    cpu_user_ns: int = 0
+    cpu_user_system_ns: int = 0
+    cpu_kernel_ns: int = 0
+    cpu_kernel_system_ns: int = 0
+
+    def add(self, other: "Usage") -> None:
+        """Add what another block used."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def per_operation(self, name: str) -> float:
+        """Return the named sum divided by the operations it was for."""
+        total: int = getattr(self, name)
+        return total / self.operations if self.operations else 0.0
+
+
+@dataclass(slots=True)
+class Measured:
+    """Blocks of samples of one thing, in the order they were taken."""
+
+    blocks: list[array[int]] = field(default_factory=list)
+
+    def samples(self) -> BlockSamples:
+        """Return the samples taken so far."""
+        return BlockSamples(tuple(block for block in self.blocks if len(block)))
+
+    def moved(self) -> float:
+        """Return by which part the later half of the blocks differs from the earlier."""
+        return moved_by(self.samples().block_medians())
+
+
+@dataclass(slots=True)
+class FloorResult:
+    """A floor with its blocks; `side` names the process whose clock timed it."""
+
+    spec: FloorSpec
+    side: str
+    measured: Measured = field(default_factory=Measured)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the floor as it stands in the document."""
+        samples = self.measured.samples()
+        ordered = samples.ordered()
+        return {
+            "name": self.spec.name,
+            "payload": self.spec.payload,
+            "p50_us": in_us(samples.judged_ns()),
+            "p99_us": in_us(percentile(ordered, 99.0)),
+            "min_us": in_us(ordered[0]),
+            "count": samples.count,
+            "blocks": len(samples.blocks),
+            "moved": round(self.measured.moved(), 3),
+            "side": self.side,
+        }
+
+
+@dataclass(slots=True)
+class RowResult:
+    """A row with its own blocks, the blocks of its floor, and what its operations used."""
+
+    spec: RowSpec
+    row: Measured = field(default_factory=Measured)
+    floor: Measured = field(default_factory=Measured)
+    usage: Usage = field(default_factory=Usage)
+    warmup: int = 0
+    failed: int = 0
+
+    def marks(self) -> list[str]:
+        """Return what a reader must know before trusting the row."""
+        return ["unsteady"] if self.floor.moved() > STEADY else []
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as it stands in the document."""
+        samples, floor = self.row.samples(), self.floor.samples()
+        p50, floor_p50 = in_us(samples.judged_ns()), in_us(floor.judged_ns())
+        assert p50 is not None and floor_p50 is not None
+        return {
+            **self.spec.as_dict(),
+            "count": samples.count,
+            "blocks": len(samples.blocks),
+            "p50_us": p50,
+            **_tail(samples),
+            "ops_per_s": round(samples.count * 1e9 / samples.total_ns, 1),
+            **self._usage(),
+            "floor": self.spec.floor.name,
+            "floor_p50_us": floor_p50,
+            "ratio": round(p50 / floor_p50, 3) if floor_p50 else None,
+            "convention": CONVENTION,
+            "counts": self._counts(samples),
+            **_spread(samples, floor),
+            "marks": self.marks(),
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        used = self.usage.per_operation
+        return {
+            "copies": round(used("copies"), 3),
+            "bytes_copied": round(used("bytes_copied"), 3),
+            "wire_bytes": round(used("wire_bytes"), 3),
+            "cpu_user_us": in_us(used("cpu_user_ns")),
+            "cpu_kernel_us": in_us(used("cpu_kernel_ns")),
+            "cpu_user_system_us": in_us(used("cpu_user_system_ns")),
+            "cpu_kernel_system_us": in_us(used("cpu_kernel_system_ns")),
+        }
+
+    def _counts(self, samples: BlockSamples) -> dict[str, int]:
+        return {
+            "measured": samples.count,
+            "warmup": self.warmup,
+            "failed": self.failed,
+            "floor": self.floor.samples().count,
+        }
+
+
+def _tail(samples: BlockSamples) -> dict[str, Any]:
+    """Return the percentiles of all samples, the extremes, the mean and what it is made of."""
+    ordered = samples.ordered()
+    return {
+        **{name: in_us(percentile(ordered, percent)) for name, percent in _PERCENTILES},
+        "max_us": in_us(ordered[-1]),
+        "min_us": in_us(ordered[0]),
+        "mean_us": in_us(samples.total_ns / samples.count),
+        "sum_us": in_us(samples.total_ns),
+    }
+
+
+def _spread(samples: BlockSamples, floor: BlockSamples) -> dict[str, Any]:
+    """Return how far the blocks lie apart, and the histogram of all samples."""
+    medians = samples.block_medians()
+    low, high = median_interval(medians)
+    encoded, dropped = samples.histogram()
+    return {
+        "p50_interval_us": [in_us(low), in_us(high)],
+        "mad_us": in_us(median_absolute_deviation(medians)),
+        "block_p50_us": [in_us(value) for value in medians],
+        "floor_block_p50_us": [in_us(value) for value in floor.block_medians()],
+        "hdr_histogram": encoded,
+        "hdr_dropped": dropped,
+    }

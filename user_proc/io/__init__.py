@@ -1,0 +1,1 @@
+"""Raw device control as a Windows program sees it."""

@@ -1,0 +1,1 @@
+"""User memory the kernel can reach: arenas and private memory."""

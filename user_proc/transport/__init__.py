@@ -1,0 +1,1 @@
+"""The user's end of the door: lifeline, one DEALER per thread, the listener."""
