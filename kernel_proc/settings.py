@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, NoReturn
 
+from shared.connection_file import DEFAULT_INSTANCE
+from shared.envelope import MAX_PAYLOAD
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
@@ -22,7 +25,7 @@ class SettingsError(ValueError):
 class KernelSettings:
     """The settings of one kernel, with the defaults a workstation can carry."""
 
-    name: str = "default"
+    name: str = DEFAULT_INSTANCE
     verifier: bool = False
     seed: int | None = None
     log: str | None = None
@@ -34,8 +37,8 @@ class KernelSettings:
     max_sessions: int = 256
     max_threads_per_session: int = 64
     max_requests_per_session: int = 256
-    max_unread_answers: int = 256
-    max_message_bytes: int = 4 * MIB
+    max_handles_per_session: int = 16_384
+    max_payload_bytes: int = MAX_PAYLOAD
     max_silent_connections: int = 32
 
     hello_timeout_ms: int = 2_000
@@ -55,8 +58,8 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_sessions": (1, 10_000),
     "max_threads_per_session": (1, 10_000),
     "max_requests_per_session": (1, 100_000),
-    "max_unread_answers": (1, 100_000),
-    "max_message_bytes": (64 * KIB, 1 * GIB),
+    "max_handles_per_session": (1, 1_000_000),
+    "max_payload_bytes": (64 * KIB, MAX_PAYLOAD),
     "max_silent_connections": (1, 1_000),
     "hello_timeout_ms": (10, 600_000),
     "stop_timeout_ms": (10, 600_000),
@@ -72,9 +75,9 @@ _HELP: Final[dict[str, str]] = {
     "pool_bytes_per_process": "pool charged to one process",
     "max_sessions": "processes served at a time",
     "max_threads_per_session": "calling threads of one process",
-    "max_requests_per_session": "requests of one process in the kernel at a time",
-    "max_unread_answers": "answers kept for a process that does not read them",
-    "max_message_bytes": "longest message frame",
+    "max_requests_per_session": "requests in the kernel and completions not read, a process",
+    "max_handles_per_session": "handles one process may hold",
+    "max_payload_bytes": "longest payload of a message",
     "max_silent_connections": "connections that have not introduced themselves",
     "hello_timeout_ms": "time a connection has to introduce itself",
     "stop_timeout_ms": "time an orderly stop waits for sessions to be run down",
@@ -129,3 +132,13 @@ def _descriptor(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{number} is no descriptor")
     return number
+
+
+def find_ready_fd(arguments: Sequence[str]) -> int | None:
+    """Find `--ready-fd` in a command line that may be wrong otherwise: its starter waits."""
+    for index, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name == "--ready-fd":
+            text = value or "".join(arguments[index + 1 : index + 2])
+            return int(text) if text.isdecimal() else None
+    return None

@@ -32,8 +32,8 @@ read_stamp() {
     { IFS= read -r made_identity && IFS= read -r made_sources && IFS= read -r made_extra; } <"$stamp"
 }
 
-write_stamp() { # EXTRA
-    printf '%s\n' "$(identity)" "$(sources)" "${1:-none}" >"$stamp.new" &&
+write_stamp() { # SOURCES EXTRA
+    printf '%s\n' "$(identity)" "$1" "${2:-none}" >"$stamp.new" &&
         mv -f -- "$stamp.new" "$stamp"
 }
 
@@ -64,16 +64,16 @@ find_python() {
     for name in python3 python3.14 python3.13 python3.12 python3.11 python; do
         python=$(command -v "$name") || continue
         if ! found=$("$python" -I -c "$fitness" 2>/dev/null); then
-            unfit+="${found:+, $name is $found}"
+            unfit+="${found:+${unfit:+, }$name is $found}"
         elif ! "$python" -I -c 'import ensurepip, venv; ensurepip.version()' >/dev/null 2>/dev/null; then
             incomplete=${incomplete:-$name}
         else
-            return
+            return 0
         fi
     done
     [ -z "$incomplete" ] ||
         die "$incomplete lacks the modules venv and ensurepip; on Debian and Ubuntu this cures it: apt install $incomplete-venv"
-    die "CPython 3.11 or later is needed and was not found$unfit; on Debian 12 or later this cures it: apt install python3 python3-venv"
+    die "CPython 3.11 or later is needed and was not found${unfit:+ ($unfit)}; on Debian 12 or later this cures it: apt install python3 python3-venv"
 }
 
 # --- the set-up --------------------------------------------------------------------------------
@@ -98,7 +98,8 @@ install_project() { # EXTRA
 }
 
 set_up() { # EXTRA
-    local extra=$1
+    local extra=$1 used
+    used=$(sources) # before pip reads them: what is changed meanwhile is new at the next start
     if read_stamp && [ "$made_identity" = "$(identity)" ]; then
         say "setting up .venv (something is new)..."
         [ "$made_extra" = none ] || extra=$made_extra
@@ -113,7 +114,7 @@ set_up() { # EXTRA
     echo unfinished >"$stamp"
     install_project "$extra" ||
         die "pip could not install what is needed (see above): check the network or pip's configuration, then start again"
-    write_stamp "$extra" || die "cannot write $stamp"
+    write_stamp "$used" "$extra" || die "cannot write $stamp"
 }
 
 ensure_venv() { # [EXTRA]
@@ -133,6 +134,8 @@ ensure_venv() { # [EXTRA]
         say "waiting for another set-up of this .venv to end..."
         flock "$lock" || die "cannot lock $root"
     }
+    trap 'exit 130' INT # pip would answer Ctrl-C with a failure, and that is no matter of the network
     is_ready "$extra" || set_up "$extra"
+    trap - INT
     exec {lock}<&-
 }

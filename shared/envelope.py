@@ -7,7 +7,8 @@ empty delimiter frame. All integers are little-endian and naturally aligned.
 Every request from the user side fills
     magic, version, kind, session, epoch   as told by Welcome on the lifeline,
     thread       number of the calling user thread, from 1, never reused in a session; 0: listener,
-    request_id   from 1, rising within a thread, unique in the session (`thread << 32 | count`),
+    request_id   rising within a thread, unique in the session, never 0
+                 (`thread << REQUEST_ID_SHIFT | count`; the kernel only compares it),
     sequence     completions this session's listener has taken so far (modulo 2**32): the credit
                  by which the kernel knows how many completions are still unread;
 all fields not named for its kind are 0. One thread has one DEALER; a thread (or the listener)
@@ -90,6 +91,8 @@ ANSWER: Final = struct.Struct("<I2xHI16xIQ32xQIIQI4x")
 
 #: Largest payload frame; sockets refuse more. Longer buffers are passed by address.
 MAX_PAYLOAD: Final = 1 << 20
+
+REQUEST_ID_SHIFT: Final = 40
 
 #: `information` of KIND_WAIT for a wait without limit.
 WAIT_FOREVER: Final = (1 << 64) - 1

@@ -10,7 +10,6 @@ import ctypes
 import errno
 import os
 import threading
-from types import TracebackType
 from typing import Final
 
 from kernel_proc.memory.access_violation import AccessViolation
@@ -48,35 +47,37 @@ class PrivateMemory:
 
     def read(self, address: int, length: int) -> bytes:
         """Return the bytes of a range its owner may read, or raise AccessViolation."""
-        with _Transfer(self, address, False):
+        self._begin(address, False)
+        try:
             self._require(address, length, False)
-            if length <= _LARGEST_TRANSFER:
-                data = self._pread(address, length)
-                if len(data) == length:
-                    return data
-                pieces = [data]
-            else:
-                pieces = []
-            done = sum(map(len, pieces))
+            pieces, done = [], 0
             while done < length:
                 data = self._pread(address + done, min(length - done, _LARGEST_TRANSFER))
                 pieces.append(data)
                 done += len(data)
-            return b"".join(pieces)
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        finally:
+            self._end()
 
     def write(self, address: int, data: bytes | bytearray | memoryview) -> None:
         """Store `data` where the owner may write; /proc/self/mem alone would ignore read-only."""
         view = memoryview(data).cast("B")
-        with _Transfer(self, address, True):
+        self._begin(address, True)
+        try:
             self._require(address, len(view), True)
             done = 0
             while done < len(view):
                 done += self._pwrite(address + done, view[done : done + _LARGEST_TRANSFER])
+        finally:
+            self._end()
 
     def require(self, address: int, length: int, is_write: bool) -> None:
         """Raise AccessViolation unless the owner may touch the whole range."""
-        with _Transfer(self, address, is_write):
+        self._begin(address, is_write)
+        try:
             self._require(address, length, is_write)
+        finally:
+            self._end()
 
     def close(self) -> None:
         """Give the descriptors back, at once or when the transfers under way have ended."""
@@ -86,15 +87,14 @@ class PrivateMemory:
         if idle and not already:
             self._close_descriptors()
 
-    def begin(self) -> bool:
-        """Note a transfer; False once closed."""
+    def _begin(self, address: int, is_write: bool) -> None:
+        """Note a transfer, which keeps the descriptors open."""
         with self._lock:
             if self._closing:
-                return False
+                raise AccessViolation(address, is_write, "the session has ended")
             self._transfers += 1
-            return True
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Note the end of a transfer, and do a close that waited for it."""
         with self._lock:
             self._transfers -= 1
@@ -128,29 +128,6 @@ class PrivateMemory:
     def _close_descriptors(self) -> None:
         os.close(self._memory)
         os.close(self._maps_descriptor)
-
-
-class _Transfer:
-    """Keeps the descriptors of a PrivateMemory open while one call uses them."""
-
-    __slots__ = ("_address", "_is_write", "_memory")
-
-    def __init__(self, memory: PrivateMemory, address: int, is_write: bool) -> None:
-        self._memory = memory
-        self._address = address
-        self._is_write = is_write
-
-    def __enter__(self) -> None:
-        if not self._memory.begin():
-            raise AccessViolation(self._address, self._is_write, "the session has ended")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._memory.end()
 
 
 def _violation(error: OSError, address: int, is_write: bool) -> AccessViolation:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import greenlet
 
 from kernel_proc.scheduling.idle import Idle, PollerIdle, VirtualIdle
-from kernel_proc.scheduling.irql import DISPATCH_LEVEL, PASSIVE_LEVEL
+from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL, PASSIVE_LEVEL
 from kernel_proc.scheduling.kernel_clock import VirtualClock
 from kernel_proc.scheduling.pending import APC_REQUESTED, RESCHEDULE_REQUESTED
 from kernel_proc.scheduling.ready_queue import ReadyQueue
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernel_proc.scheduling.kthread import KThread
     from kernel_proc.scheduling.processor import Processor
 
-_SOURCES_EVERY: Final = 64  # thread switches between two looks at the sources while busy
+_SOURCES_EVERY: Final = 64  # passes between two looks at the sources while busy
 
 
 class Deadlock(Exception):
@@ -49,6 +49,7 @@ class Dispatcher:
         "_random",
         "hardware",
         "idle",
+        "looping",
         "passes",
         "ready_queue",
         "stopping",
@@ -67,6 +68,7 @@ class Dispatcher:
         self.timers = TimerQueue()
         self.hardware: deque[Callable[[], object]] = deque()
         self.threads: set[KThread] = set()
+        self.looping = False
         self.stopping = False
         self.passes = 0
         self.switches = 0
@@ -96,7 +98,7 @@ class Dispatcher:
     def preempt(self) -> None:
         """Give the processor to a ready thread of higher priority, if there is one."""
         current = self._processor.current_thread
-        if current is None:
+        if current is None or current.ended:  # one that has ended is about to leave by itself
             return
         top = self.ready_queue.top_priority()
         if top > current.priority:
@@ -113,11 +115,21 @@ class Dispatcher:
 
         For long kernel loops, which nothing pre-empts.
         """
-        current = self._processor.current_thread
+        processor = self._processor
+        if processor.dpc_routine_active:
+            processor.switch_from_dpc("NtYieldExecution")
+        processor.require_irql(APC_LEVEL, "NtYieldExecution")
+        current = processor.current_thread
         if current is not None:
             current.make_ready()
             self.ready_queue.push(current)
             self.switch_out(current)
+
+    def maybe_end_quantum(self) -> None:
+        """Under a seed: have an equal thread take the processor, or not; the IRQL is falling."""
+        current = self._processor.current_thread
+        if self._random and current is not None and self._quantum_ends(current):
+            self._processor.pending |= RESCHEDULE_REQUESTED
 
     def _quantum_ends(self, current: "KThread") -> bool:
         # Verifier mode with a seed also switches between equals, so that races show.
@@ -129,6 +141,8 @@ class Dispatcher:
         """Leave the processor; returns when `thread` runs again, its APCs delivered."""
         processor = self._processor
         irql = processor.irql
+        if processor.dpc_routine_active:
+            processor.switch_from_dpc("thread switch")
         processor.pending &= ~APC_REQUESTED
         processor.current_thread = None
         self._greenlet.switch()
@@ -143,23 +157,34 @@ class Dispatcher:
 
     def run(self) -> None:
         """Run until `stopping` is set."""
-        while not self.stopping:
-            if not self._pass():
-                self.idle.wait(self._processor.clock.now_ns(), self.timers.next_ns(), self._posted)
+        self._loop(lambda: self.stopping)
 
     def run_until(self, predicate: Callable[[], bool]) -> None:
         """Run until `predicate()` holds, advancing a virtual clock when idle."""
-        while not predicate():
-            if self._pass():
-                continue
-            deadline = self.timers.next_ns()
-            clock = self._processor.clock
-            if isinstance(clock, VirtualClock):
-                if deadline is None:
-                    raise Deadlock([thread.describe() for thread in self.waiting_threads()])
-                clock.advance_to(deadline)
-            else:
-                self.idle.wait(clock.now_ns(), deadline, self._posted)
+        self._loop(predicate)
+
+    def _loop(self, finished: Callable[[], bool]) -> None:
+        if self.looping:
+            raise RuntimeError("the dispatcher runs already: kernel code waits, it does not run it")
+        self.looping = True
+        try:
+            while not finished():
+                if not self._pass():
+                    self._be_idle()
+                elif self.passes % _SOURCES_EVERY == 0:
+                    self.idle.look()
+        finally:
+            self.looping = False
+
+    def _be_idle(self) -> None:
+        deadline = self.timers.next_ns()
+        clock = self._processor.clock
+        if not isinstance(clock, VirtualClock):
+            self.idle.wait(deadline, self._posted)
+        elif deadline is not None:
+            clock.advance_to(deadline)
+        else:
+            raise Deadlock([thread.describe() for thread in self.waiting_threads()])
 
     def run_thread(self, routine: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a routine in a fresh system thread to its end."""
@@ -200,13 +225,11 @@ class Dispatcher:
             busy = True
         if self.ready_queue.summary:
             self._run_next()
-            if self.switches % _SOURCES_EVERY == 0:
-                self.idle.look()
             return True
         if processor.dpc_queue:  # those of low importance wait for the idle processor
             processor.drain_dpcs()
             return True
-        return busy
+        return busy or bool(self.hardware)
 
     def _run_next(self) -> None:
         processor = self._processor
@@ -223,13 +246,14 @@ class Dispatcher:
 
     def _expire_timers(self) -> bool:
         processor = self._processor
-        target = self.timers.pop_due(processor.clock.now_ns())
+        now = processor.clock.now_ns()  # once, so that short periods cannot keep the loop here
+        target = self.timers.pop_due(now)
         if target is None:
             return False
         processor.irql = DISPATCH_LEVEL
         while target is not None:
             target.expire()
-            target = self.timers.pop_due(processor.clock.now_ns())
+            target = self.timers.pop_due(now)
         processor.lower_irql(PASSIVE_LEVEL)
         return True
 
@@ -267,8 +291,9 @@ class Dispatcher:
     # Looking inside
 
     def waiting_threads(self) -> list["KThread"]:
-        """Return the threads that wait inside the kernel."""
-        return [thread for thread in self.threads if thread.is_waiting]
+        """Return the threads that wait inside the kernel, oldest first."""
+        waiting = (thread for thread in self.threads if thread.is_waiting)
+        return sorted(waiting, key=lambda thread: thread.number)
 
     def inspect(self) -> dict[str, Any]:
         """Return plain figures and one line per thread."""

@@ -11,7 +11,8 @@ Spec: WDK, Organization of DPC Queues; KeInsertQueueDpc.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_proc.scheduling.irql import DISPATCH_LEVEL
+from kernel_proc.scheduling.bugcheck import DPC_WATCHDOG_VIOLATION
+from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL
 from kernel_proc.scheduling.pending import DPC_REQUESTED
 
 if TYPE_CHECKING:
@@ -80,3 +81,38 @@ class Dpc:
         self.processor.dpc_queue.remove(self)
         self.queued = False
         return True
+
+
+class CallBarrier:
+    """What the routines of one generic call meet at; both system arguments are this object."""
+
+    __slots__ = ("running",)
+
+    def __init__(self, processors: int) -> None:
+        self.running = processors
+
+    def synchronize(self) -> bool:
+        """Meet the others; True for one of them (WDK: KeSignalCallDpcSynchronize).
+
+        On one processor there is nobody to wait for, and the one chosen is always the caller.
+        """
+        return True
+
+    def done(self) -> None:
+        """Say that the routine has finished here (WDK: KeSignalCallDpcDone)."""
+        self.running -= 1
+
+
+def generic_call_dpc(
+    processor: "Processor", routine: DeferredRoutine, context: Any = None
+) -> None:
+    """Run `routine` once on every processor and return when all have (WDK: KeGenericCallDpc)."""
+    processor.require_irql(APC_LEVEL, "KeGenericCallDpc")
+    barrier = CallBarrier(1)
+    dpc = Dpc(processor, routine, context)
+    dpc.importance = HIGH_IMPORTANCE
+    dpc.insert(barrier, barrier)
+    if barrier.running:  # NT would spin here at DISPATCH_LEVEL until the watchdog bites
+        processor.bug_check(
+            DPC_WATCHDOG_VIOLATION, detail=f"{routine!r} never called KeSignalCallDpcDone"
+        )

@@ -4,7 +4,7 @@ Rules: <= DISPATCH_LEVEL.
 Spec: WDK, Event Objects; KeSetEvent.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL
 from kernel_proc.scheduling.wait import DispatcherObject
@@ -13,6 +13,8 @@ from shared.nt_status import STATUS_SUCCESS
 if TYPE_CHECKING:
     from kernel_proc.scheduling.kthread import KThread
     from kernel_proc.scheduling.processor import Processor
+
+_SET_ABOVE_DISPATCH: Final = 0x80  # verifier 0xC4
 
 
 class Event(DispatcherObject):
@@ -34,7 +36,7 @@ class Event(DispatcherObject):
         """Signal it with a priority boost for who waits; return the previous state."""
         processor = self.processor
         if processor.irql > DISPATCH_LEVEL:
-            processor.irql_violation(DISPATCH_LEVEL, "KeSetEvent")
+            processor.irql_violation(DISPATCH_LEVEL, "KeSetEvent", _SET_ABOVE_DISPATCH)
         previous = self.signal_state
         self.signal_state = 1
         if self.waits:

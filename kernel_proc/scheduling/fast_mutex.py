@@ -58,10 +58,7 @@ class FastMutex:
             )
         if self.count != 1:
             return False
-        old = processor.irql
-        processor.irql = APC_LEVEL
-        self._take()
-        self.old_irql = old
+        self.acquire()
         return True
 
     def release(self) -> None:

@@ -24,6 +24,7 @@ class Idle(Protocol):
     """Sources of outside work, and the sleep until one of them or a deadline is due."""
 
     asleep: bool
+    sleeps: int
 
     def add_source(self, source: Any, callback: Callable[[], object]) -> None:
         """Call back when `source` is readable."""
@@ -31,7 +32,7 @@ class Idle(Protocol):
     def remove_source(self, source: Any) -> None:
         """Forget `source`."""
 
-    def wait(self, now_ns: int, deadline_ns: int | None, posted: deque[Any]) -> None:
+    def wait(self, deadline_ns: int | None, posted: deque[Any]) -> None:
         """Sleep until a source, a deadline or a wake-up; run the callbacks of ready sources."""
 
     def look(self) -> None:
@@ -47,10 +48,11 @@ class Idle(Protocol):
 class VirtualIdle:
     """In process there is no outside: sources never become ready."""
 
-    __slots__ = ("_sources", "asleep")
+    __slots__ = ("_sources", "asleep", "sleeps")
 
     def __init__(self) -> None:
         self.asleep = False
+        self.sleeps = 0
         self._sources: dict[Any, Callable[[], object]] = {}
 
     def add_source(self, source: Any, callback: Callable[[], object]) -> None:
@@ -61,7 +63,7 @@ class VirtualIdle:
         """Forget the source."""
         self._sources.pop(source, None)
 
-    def wait(self, now_ns: int, deadline_ns: int | None, posted: deque[Any]) -> None:
+    def wait(self, deadline_ns: int | None, posted: deque[Any]) -> None:
         """Return at once: virtual time is advanced by the dispatcher."""
 
     def look(self) -> None:
@@ -81,10 +83,20 @@ class PollerIdle:
     before it looks at `asleep`, so that one of the two always sees the other.
     """
 
-    __slots__ = ("_callbacks", "_epoll", "_poller", "_sockets", "_timer", "_wake", "asleep")
+    __slots__ = (
+        "_callbacks",
+        "_epoll",
+        "_poller",
+        "_sockets",
+        "_timer",
+        "_wake",
+        "asleep",
+        "sleeps",
+    )
 
     def __init__(self) -> None:
         self.asleep = False
+        self.sleeps = 0
         self._sockets: dict[Any, Callable[[], object]] = {}
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._epoll = select.epoll()
@@ -115,13 +127,14 @@ class PollerIdle:
         if self._callbacks.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
-    def wait(self, now_ns: int, deadline_ns: int | None, posted: deque[Any]) -> None:
+    def wait(self, deadline_ns: int | None, posted: deque[Any]) -> None:
         """Sleep; costs no processor time until something happens."""
         if gc.get_count()[0] > _COLLECT_ABOVE:
             gc.collect(1)
         self._timer.arm(deadline_ns)
         self.asleep = True
         ready = self._poller.poll(0 if posted else None)
+        self.sleeps += 1
         self.asleep = False
         self._dispatch(ready)
 
@@ -131,15 +144,20 @@ class PollerIdle:
 
     def _dispatch(self, ready: list[tuple[Any, int]]) -> None:
         for source, _ in ready:
-            callback = self._sockets.get(source)
-            if callback is not None:
-                callback()
+            if isinstance(source, zmq.Socket):
+                callback = self._sockets.get(source)  # None: an earlier callback removed it
+                if callback is not None:
+                    callback()
             else:
-                for descriptor, _events in self._epoll.poll(0):
-                    # An earlier callback of this round may have removed a later source.
-                    served = self._callbacks.get(descriptor)
-                    if served is not None:
-                        served()
+                self._dispatch_descriptors()
+
+    def _dispatch_descriptors(self) -> None:
+        callbacks = self._callbacks
+        events = [(descriptor, callbacks.get(descriptor)) for descriptor, _ in self._epoll.poll(0)]
+        for descriptor, callback in events:
+            # An earlier callback may have removed a later source, even reused its number.
+            if callback is not None and callbacks.get(descriptor) is callback:
+                callback()
 
     def wake(self) -> None:
         """Write the eventfd, but only if the processor has announced sleep."""

@@ -36,12 +36,15 @@ _STATE_NAMES: Final = ("in user mode", "ready", "running", "waiting", "terminate
 
 DEFAULT_PRIORITY: Final = 8
 
+_ENTERED_ABOVE_APC: Final = 0x11A  # verifier 0xC4, critical regions
+_LEFT_ABOVE_APC: Final = 0x11B
+
 
 class KThread(DispatcherObject):
     """A thread of the emulated kernel; signalled when it has ended.
 
-    `irps` is its IRP list in order of issue (a dict used as an ordered set). The two APC-disable
-    counts are zero or negative, as NT keeps them.
+    `irps` is its IRP list in order of issue, `mutexes` what it owns (dicts used as ordered sets).
+    The two APC-disable counts are zero or negative, as NT keeps them.
     """
 
     __slots__ = (
@@ -82,7 +85,7 @@ class KThread(DispatcherObject):
         self.base_priority = priority
         self.priority = priority
         self.irps: dict[Any, None] = {}
-        self.mutexes: set[Mutex] = set()
+        self.mutexes: dict[Mutex, None] = {}
         self.special_apcs: deque[Apc] = deque()
         self.normal_apcs: deque[Apc] = deque()
         self.user_apcs: deque[Apc] = deque()
@@ -141,9 +144,22 @@ class KThread(DispatcherObject):
         """Return name, state and, if it waits, what for."""
         text = f"{self} {_STATE_NAMES[self._state]}"
         if self._state == WAITING and self.wait_block is not None:
-            waited = ", ".join(entry.describe() for entry in self.wait_block.objects)
-            text += f" for {waited or 'time to pass'}"
+            waited = ", ".join(_describe_waited(entry) for entry in self.wait_block.objects)
+            text += f" for {waited or 'time to pass'}{self._apcs_held_back(self.wait_block.irql)}"
         return text
+
+    def _apcs_held_back(self, irql: int) -> str:
+        # The likely cause of a wait without end: the APC that would end it cannot run.
+        held = len(self.special_apcs) + len(self.normal_apcs)
+        if not held:
+            return ""
+        if irql >= APC_LEVEL:
+            reason = "at APC_LEVEL"
+        elif self.special_apc_disable:
+            reason = "in a guarded region"
+        else:
+            reason = "in a critical region"
+        return f", {reason}, which holds back {held} kernel APC{'s' if held > 1 else ''} of its own"
 
     # Entering and leaving the kernel
 
@@ -178,8 +194,11 @@ class KThread(DispatcherObject):
     def _bad_exit(self) -> None:
         # What a system service or system thread may not leave behind.
         processor = self.processor
-        if self.mutexes:
-            processor.bug_check(THREAD_TERMINATE_HELD_MUTEX, self.number, detail=f"{self}")
+        if self.mutexes and self._is_system:
+            held = ", ".join(mutex.describe() for mutex in self.mutexes)
+            processor.bug_check(
+                THREAD_TERMINATE_HELD_MUTEX, self.number, detail=f"{self} ended holding {held}"
+            )
         if processor.irql:
             processor.bug_check(
                 IRQL_GT_ZERO_AT_SYSTEM_SERVICE, 0, processor.irql, detail=f"return of {self}"
@@ -189,7 +208,7 @@ class KThread(DispatcherObject):
             0,
             -self.special_apc_disable,
             -self.kernel_apc_disable,
-            detail=f"{self} left the kernel with APCs disabled",
+            detail=f"{self} left the kernel with APCs disabled and {len(self.mutexes)} mutexes",
         )
 
     def end(self) -> None:
@@ -201,6 +220,7 @@ class KThread(DispatcherObject):
             return
         self._state = TERMINATED
         self.terminating = True
+        self._entries.clear()
         for mutex in list(self.mutexes):
             mutex.abandon()
         for queue in (self.special_apcs, self.normal_apcs, self.user_apcs):
@@ -272,17 +292,23 @@ class KThread(DispatcherObject):
     def deliver_apcs(self) -> None:
         """Run the kernel APCs; the thread is current and at PASSIVE_LEVEL."""
         processor = self.processor
-        while self.special_apc_disable == 0:
-            if self.special_apcs:
-                apc = self.special_apcs.popleft()
-                apc.inserted = False
-                processor.irql = APC_LEVEL
-                apc.kernel_routine(apc)
-                processor.lower_irql(PASSIVE_LEVEL)
-            elif self.normal_apcs and self.apcs_waiting:
-                self._deliver_normal(self.normal_apcs.popleft())
-            else:
-                return
+        apc = None
+        try:
+            while self.special_apc_disable == 0:
+                if self.special_apcs:
+                    apc = self.special_apcs.popleft()
+                    apc.inserted = False
+                    processor.irql = APC_LEVEL
+                    apc.kernel_routine(apc)
+                    processor.pending &= ~APC_REQUESTED  # this loop takes those that came meanwhile
+                    processor.lower_irql(PASSIVE_LEVEL)
+                elif self.normal_apcs and self.apcs_waiting:
+                    apc = self.normal_apcs.popleft()
+                    self._deliver_normal(apc)
+                else:
+                    return
+        except Exception as error:  # it must not end up in the code the APC interrupted
+            processor.unhandled_exception(error, f"{type(apc).__name__} of {self}")
 
     def _deliver_normal(self, apc: "Apc") -> None:
         # The kernel routine at APC_LEVEL, then the normal routine at PASSIVE_LEVEL.
@@ -298,12 +324,12 @@ class KThread(DispatcherObject):
 
     def enter_critical_region(self) -> None:
         """Disable normal kernel APCs (WDK: KeEnterCriticalRegion)."""
-        self.processor.require_irql(APC_LEVEL, "KeEnterCriticalRegion")
+        self.processor.require_irql(APC_LEVEL, "KeEnterCriticalRegion", _ENTERED_ABOVE_APC)
         self.kernel_apc_disable -= 1
 
     def leave_critical_region(self) -> None:
         """Undo one `enter_critical_region` (WDK: KeLeaveCriticalRegion)."""
-        self.processor.require_irql(APC_LEVEL, "KeLeaveCriticalRegion")
+        self.processor.require_irql(APC_LEVEL, "KeLeaveCriticalRegion", _LEFT_ABOVE_APC)
         self.kernel_apc_disable += 1
         self._apcs_enabled()
 
@@ -329,6 +355,11 @@ class KThread(DispatcherObject):
     def are_all_apcs_disabled(self) -> bool:
         """Tell whether special ones cannot run either (WDK: KeAreAllApcsDisabled)."""
         return self.special_apc_disable < 0 or self.processor.irql >= APC_LEVEL
+
+
+def _describe_waited(waited: DispatcherObject) -> str:
+    # A thread without its own waits: two may wait for each other's end.
+    return f"the end of {waited}" if isinstance(waited, KThread) else waited.describe()
 
 
 def create_system_thread(

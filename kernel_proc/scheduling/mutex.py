@@ -41,7 +41,7 @@ class Mutex(DispatcherObject):
         self.signal_state -= 1
         if self.signal_state == 0:
             self.owner = thread
-            thread.mutexes.add(self)
+            thread.mutexes[self] = None
             thread.kernel_apc_disable -= 1
             if self.abandoned:
                 self.abandoned = False
@@ -74,6 +74,6 @@ class Mutex(DispatcherObject):
 
     def _let_go(self, owner: "KThread", increment: int) -> None:
         self.owner = None
-        owner.mutexes.discard(self)
+        owner.mutexes.pop(self, None)
         owner.kernel_apc_disable += 1
         self.wake_waiters(increment)

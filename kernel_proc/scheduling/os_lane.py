@@ -61,11 +61,12 @@ class _Job:
 class OsLane:
     """One OS thread, started at first use; a daemon, because stuck work cannot be ended."""
 
-    __slots__ = ("_jobs", "_name", "_processor", "_thread")
+    __slots__ = ("_closed", "_jobs", "_name", "_processor", "_thread")
 
     def __init__(self, processor: "Processor", name: str) -> None:
         self._processor = processor
         self._name = name
+        self._closed = False
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -73,6 +74,8 @@ class OsLane:
         """Have the lane's OS thread do it while the kernel thread waits."""
         processor = self._processor
         processor.require_irql(APC_LEVEL, "blocking work")
+        if self._closed:
+            raise RuntimeError(f"lane {self._name!r} is closed")
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
@@ -94,4 +97,6 @@ class OsLane:
 
     def close(self) -> None:
         """Let the OS thread end after the work it has."""
-        self._jobs.put(None)
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(None)

@@ -87,34 +87,50 @@ class Processor:
     def raise_irql(self, new: int) -> int:
         """Raise to `new` and return the old level (WDK: KeRaiseIrql)."""
         old = self.irql
-        if new < old and self.verifier:
-            self.bug_check(DRIVER_VERIFIER_DETECTED_VIOLATION, _BAD_RAISE, old, new)
         self.irql = new
+        if new < old:
+            self._raised_to_lower(old, new)
         return old
+
+    def _raised_to_lower(self, old: int, new: int) -> None:
+        # A free build does what it was told, and what waited for that level comes.
+        if self.verifier:
+            self.irql = old
+            self.bug_check(DRIVER_VERIFIER_DETECTED_VIOLATION, _BAD_RAISE, old, new)
+        if self.pending:
+            self.take_pending()
 
     def lower_irql(self, new: int) -> None:
         """Lower to `new`; whatever waited for that runs before this returns (WDK: KeLowerIrql)."""
-        if new > self.irql and self.verifier:
-            self.bug_check(DRIVER_VERIFIER_DETECTED_VIOLATION, _BAD_LOWER, self.irql, new)
-        if self.dpc_routine_active and new < DISPATCH_LEVEL and self.verifier:
-            self.bug_check(DRIVER_VERIFIER_DETECTED_VIOLATION, _BAD_LOWER, self.irql, new, 1)
+        if self.verifier:
+            self._verify_lower(new)
         self.irql = new
         if self.pending:
             self.take_pending()
 
-    def require_irql(self, at_most: int, routine: str) -> None:
+    def _verify_lower(self, new: int) -> None:
+        old = self.irql
+        in_dpc = self.dpc_routine_active and new < DISPATCH_LEVEL
+        if new > old or in_dpc:
+            self.bug_check(DRIVER_VERIFIER_DETECTED_VIOLATION, _BAD_LOWER, old, new, int(in_dpc))
+        if new < DISPATCH_LEVEL <= old:
+            self.dispatcher.maybe_end_quantum()
+
+    def require_irql(self, at_most: int, routine: str, verifier_code: int = 0) -> None:
         """Stop the machine if `routine` is called above its documented IRQL."""
         if self.irql > at_most:
-            self.irql_violation(at_most, routine)
+            self.irql_violation(at_most, routine, verifier_code)
 
-    def irql_violation(self, at_most: int, routine: str) -> NoReturn:
-        """Bug-check 0x0A: `routine` was called above `at_most`."""
-        self.bug_check(
-            IRQL_NOT_LESS_OR_EQUAL,
-            0,
-            self.irql,
-            detail=f"{routine} called at {irql_name(self.irql)}, at most {irql_name(at_most)}",
-        )
+    def irql_violation(self, at_most: int, routine: str, verifier_code: int = 0) -> NoReturn:
+        """Bug-check `routine`, called above `at_most`: 0x0A, under the verifier 0xC4 if it has one.
+
+        `verifier_code` is the first parameter of that 0xC4.
+        """
+        detail = f"{routine} called at {irql_name(self.irql)}, at most {irql_name(at_most)}"
+        if self.verifier and verifier_code:
+            code = DRIVER_VERIFIER_DETECTED_VIOLATION
+            self.bug_check(code, verifier_code, self.irql, detail=detail)
+        self.bug_check(IRQL_NOT_LESS_OR_EQUAL, 0, self.irql, detail=detail)
 
     # Requests that wait for the IRQL to fall
 
@@ -153,7 +169,8 @@ class Processor:
                 self.dpcs += 1
                 dpc.routine(dpc, dpc.context, dpc.argument1, dpc.argument2)
                 if self.irql != DISPATCH_LEVEL:
-                    self.irql_violation(DISPATCH_LEVEL, "return of a DPC routine")
+                    detail = f"DPC routine {dpc.routine!r} returned at {irql_name(self.irql)}"
+                    self.bug_check(IRQL_NOT_LESS_OR_EQUAL, 0, self.irql, detail=detail)
         except Exception as error:
             self.unhandled_exception(error, f"DPC routine {dpc.routine!r}" if dpc else "DPC")
         self.dpc_routine_active = False
@@ -161,13 +178,15 @@ class Processor:
 
     def _take_interrupts(self) -> bool:
         taken = False
-        for line in sorted(self.raised_lines, key=lambda line: -line.irql):
-            if line.irql > self.irql:
-                self.raised_lines.remove(line)
-                line.service()
-                taken = True
-        if not self.raised_lines:
-            self.pending &= ~INTERRUPT_REQUESTED
+        lines = self.raised_lines  # a service routine may raise and disconnect others
+        while lines:
+            line = max(lines, key=lambda line: line.irql)  # the first of equals
+            if line.irql <= self.irql:
+                return taken
+            lines.remove(line)
+            line.service()
+            taken = True
+        self.pending &= ~INTERRUPT_REQUESTED
         return taken
 
     # Stopping
@@ -176,6 +195,8 @@ class Processor:
         self, code: int, p1: int = 0, p2: int = 0, p3: int = 0, p4: int = 0, detail: str = ""
     ) -> NoReturn:
         """Stop the machine with one report (WDK: KeBugCheckEx)."""
+        if self.bug_checked is not None:
+            raise self.bug_checked  # the first one is the cause; code may break more on its way out
         thread = self.current_thread
         report = {
             "detail": detail,
@@ -212,6 +233,11 @@ class Processor:
         return "?"
 
     # Shorthands of the dispatcher
+
+    @property
+    def thread_switches(self) -> int:
+        """Return how often a thread was given the processor."""
+        return self.dispatcher.switches
 
     def post(self, callback: Callable[[], object]) -> None:
         """Have `callback` run by the dispatcher; may be called from any OS thread."""

@@ -19,7 +19,8 @@ from kernel_proc.scheduling.irql import DISPATCH_LEVEL
 if TYPE_CHECKING:
     from kernel_proc.scheduling.processor import Processor
 
-_RELEASE_NOT_AT_DISPATCH: Final = 0x32  # verifier 0xC4
+_ACQUIRE_ABOVE_DISPATCH: Final = 0x42  # verifier 0xC4
+_RELEASE_NOT_AT_DISPATCH: Final = 0x32
 _ACQUIRE_BELOW_DISPATCH: Final = 0x40
 _RELEASE_BELOW_DISPATCH: Final = 0x41
 
@@ -39,7 +40,7 @@ class SpinLock:
         processor = self.processor
         old = processor.irql
         if old > DISPATCH_LEVEL:
-            processor.irql_violation(DISPATCH_LEVEL, "KeAcquireSpinLock")
+            processor.irql_violation(DISPATCH_LEVEL, "KeAcquireSpinLock", _ACQUIRE_ABOVE_DISPATCH)
         if self.held:
             self._already_owned()
         processor.irql = DISPATCH_LEVEL
@@ -53,11 +54,14 @@ class SpinLock:
             processor.bug_check(
                 SPIN_LOCK_NOT_OWNED, detail=f"release of {self.name or 'spin lock'}"
             )
-        if processor.verifier and processor.irql != DISPATCH_LEVEL:
-            processor.bug_check(
-                DRIVER_VERIFIER_DETECTED_VIOLATION, _RELEASE_NOT_AT_DISPATCH, processor.irql
-            )
         self.held = False
+        if processor.verifier:
+            if processor.irql != DISPATCH_LEVEL:
+                processor.bug_check(
+                    DRIVER_VERIFIER_DETECTED_VIOLATION, _RELEASE_NOT_AT_DISPATCH, processor.irql
+                )
+            processor.lower_irql(old_irql)
+            return
         processor.irql = old_irql
         if processor.pending:
             processor.take_pending()

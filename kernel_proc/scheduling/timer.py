@@ -61,9 +61,11 @@ class Timer(DispatcherObject):
         deadline = self._deadline
         self._deadline = None
         if self._period_ns and deadline is not None:
-            # From the intended time, so that periods do not drift; late ones are not made up.
-            now = self.processor.clock.now_ns()
-            self._enter(max(deadline.when_ns + self._period_ns, now))
+            # Whole periods from the intended time, so that they do not drift; those missed
+            # altogether are not made up.
+            late_ns = self.processor.clock.now_ns() - deadline.when_ns
+            periods = max(0, late_ns) // self._period_ns + 1
+            self._enter(deadline.when_ns + periods * self._period_ns)
         self.signal_state = 1
         self.wake_waiters()
         if self._dpc is not None:

@@ -10,7 +10,6 @@ Spec: WDK, KeWaitForSingleObject, KeWaitForMultipleObjects; Kernel Dispatcher Ob
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from kernel_proc.scheduling.bugcheck import DRIVER_VERIFIER_DETECTED_VIOLATION
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL
 from kernel_proc.scheduling.timer_queue import Deadline
 from shared.nt_status import (
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 KERNEL_MODE: Final = 0
 USER_MODE: Final = 1
 
+_WAIT_ABOVE_DISPATCH: Final = 0x120  # verifier 0xC4
 _WAIT_AT_DISPATCH: Final = 0x121  # verifier 0xC4: timeout NULL
 _TIMED_WAIT_AT_DISPATCH: Final = 0x122  # verifier 0xC4: timeout not zero
 
@@ -120,14 +120,25 @@ class DispatcherObject:
         if self.is_signaled_for(thread):
             return self.take(thread)
         if timeout_ns == 0:
-            return STATUS_TIMEOUT
+            return _look(thread, alertable, mode)
         return _block(processor, (self,), False, timeout_ns, alertable, mode)
 
     def wake_waiters(self, increment: int = 0) -> None:
         """Satisfy waits in order of arrival while the object stays signalled."""
+        if not self.waits:
+            return
+        # At DISPATCH_LEVEL, where NT holds the dispatcher lock: a woken thread of higher priority
+        # may take the processor, and clear the object, only when every waiter has had its turn.
+        processor = self.processor
+        irql = processor.irql
+        if irql < DISPATCH_LEVEL:
+            processor.irql = DISPATCH_LEVEL
         for wait, index in list(self.waits.items()):
-            if wait.status is None and self.is_signaled_for(wait.thread):
+            if self.is_signaled_for(wait.thread):
                 wait.try_satisfy(index, increment)
+        processor.irql = irql
+        if processor.pending:
+            processor.take_pending()
 
 
 def wait_for_multiple(
@@ -151,7 +162,7 @@ def wait_for_multiple(
             if waited.is_signaled_for(thread):
                 return waited.take(thread) + index
     if timeout_ns == 0:
-        return STATUS_TIMEOUT
+        return _look(thread, alertable, mode)
     return _block(processor, objects, wait_all, timeout_ns, alertable, mode)
 
 
@@ -170,10 +181,17 @@ def _check_wait_irql(processor: "Processor", timeout_ns: int | None, routine: st
         return
     if processor.dpc_routine_active:
         processor.switch_from_dpc(routine)
-    if processor.verifier and processor.irql == DISPATCH_LEVEL:
-        code = _WAIT_AT_DISPATCH if timeout_ns is None else _TIMED_WAIT_AT_DISPATCH
-        processor.bug_check(DRIVER_VERIFIER_DETECTED_VIOLATION, code, detail=routine)
-    processor.irql_violation(APC_LEVEL, routine)
+    if processor.irql > DISPATCH_LEVEL:
+        processor.irql_violation(APC_LEVEL, routine, _WAIT_ABOVE_DISPATCH)
+    code = _WAIT_AT_DISPATCH if timeout_ns is None else _TIMED_WAIT_AT_DISPATCH
+    processor.irql_violation(APC_LEVEL, routine, code)
+
+
+def _look(thread: "KThread | None", alertable: bool, mode: int) -> int:
+    # The end of a wait that may not block and whose objects are not signalled.
+    if thread is not None and (alertable or mode == USER_MODE):
+        return _broken_off(thread, mode, alertable) or STATUS_TIMEOUT
+    return STATUS_TIMEOUT
 
 
 def _block(

@@ -41,11 +41,12 @@ class Watchdog:
         self._on_violation = on_violation
         self._limit_s = limit_ns / 1e9
         self._stop = threading.Event()
-        self._watched = threading.get_ident()
+        self._watched = 0
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
         """Start watching the calling OS thread, which runs the dispatcher."""
+        self._watched = threading.get_ident()
         self._thread.start()
 
     def stop(self) -> None:
@@ -55,14 +56,15 @@ class Watchdog:
 
     def _watch(self) -> None:
         dispatcher = self._processor.dispatcher
-        seen = reported = -1
+        idle = dispatcher.idle
+        seen = reported = (-1, -1)
         while not self._stop.wait(self._limit_s):
-            passes = dispatcher.passes
-            held = passes == seen and not dispatcher.idle.asleep
-            if held and reported != passes:
-                reported = passes
+            progress = (dispatcher.passes, idle.sleeps)
+            held = progress == seen and dispatcher.looping and not idle.asleep
+            if held and reported != progress:
+                reported = progress
                 self._report()
-            seen = passes
+            seen = progress
 
     def _report(self) -> None:
         processor = self._processor

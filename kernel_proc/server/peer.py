@@ -13,10 +13,15 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from shared.connection_file import process_start_ticks
+
 _CREDENTIALS: Final = struct.Struct("3i")
 _SO_PEERPIDFD: Final = 77  # Linux 6.5; older systems answer ENOPROTOOPT
-_START_TIME_FIELD: Final = 22
-_ACCESS_MODES: Final = {os.O_RDONLY: "read only", os.O_WRONLY: "write only", os.O_RDWR: "read-write"}
+_ACCESS_NAMES: Final = {
+    os.O_RDONLY: "read only",
+    os.O_WRONLY: "write only",
+    os.O_RDWR: "read-write",
+}
 
 
 class PeerRefused(Exception):
@@ -53,9 +58,9 @@ def identify(connection: socket.socket) -> Peer:
         raise PeerRefused("the process belongs to a pid namespace this kernel cannot see")
     pidfd = _peer_pidfd(connection, pid)
     try:
-        ticks = start_ticks(pid)
-        peer = Peer(pid, ticks, pidfd)
-        if not peer.is_alive():
+        ticks = process_start_ticks(pid)
+        peer = Peer(pid, ticks or 0, pidfd)
+        if ticks is None or not peer.is_alive():
             raise PeerRefused(f"process {pid} has ended")
     except BaseException:
         os.close(pidfd)
@@ -73,17 +78,6 @@ def _peer_pidfd(connection: socket.socket, pid: int) -> int:
             return os.pidfd_open(pid)
         except OSError as error:
             raise PeerRefused(f"process {pid} cannot be watched: {error.strerror}") from error
-
-
-def start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; with its pid it is unique."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            text = stat.read()
-    except OSError as error:
-        raise PeerRefused(f"process {pid} has ended") from error
-    # The command name may contain anything, so fields count from behind its last parenthesis.
-    return int(text[text.rindex(b")") + 2 :].split()[_START_TIME_FIELD - 3])
 
 
 def check_memory_descriptors(pid: int, memory: int, maps: int) -> None:
@@ -106,4 +100,4 @@ def _check_proc_file(pid: int, descriptor: int, name: str, access: int) -> None:
         raise PeerRefused(f"process {pid} handed over the memory of process {match[1]}")
     mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
     if mode != access:
-        raise PeerRefused(f"{link} was opened {_ACCESS_MODES.get(mode, mode)}")
+        raise PeerRefused(f"{link} was opened {_ACCESS_NAMES.get(mode, mode)}")

@@ -8,13 +8,15 @@ from typing import Any, Final
 
 from user_proc.bench.row_plan import FloorSpec, RowSpec, extra_floors, plan_rows
 
-MINIMUM_BLOCKS: Final = 15
 _SECOND: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
     """The size of a run: rounds of fresh processes, blocks in each, operations in each block.
+
+    Each round warms a row up once, and each block again a little, because what stands between
+    two blocks cools the caches down.
 
     `time_limit_ns` bounds all blocks together: a slow machine gets fewer operations in a
     block, and each row says how many it had.
@@ -25,6 +27,7 @@ class BenchSettings:
     blocks_per_round: int
     operations_per_block: int
     warmup_operations: int
+    block_warmup_operations: int
     time_limit_ns: int
     rows: tuple[RowSpec, ...]
     floors: tuple[FloorSpec, ...]
@@ -35,6 +38,11 @@ class BenchSettings:
     def blocks(self) -> int:
         """Return how many blocks each row gets in the whole run."""
         return self.rounds * self.blocks_per_round
+
+    @property
+    def warmup_per_round(self) -> int:
+        """Return how many operations of a row are performed in a round before or without timing."""
+        return self.warmup_operations + self.blocks_per_round * self.block_warmup_operations
 
     def pinned(self, kernel_cpu: int, user_cpu: int) -> "BenchSettings":
         """Return the same run with kernel and user on one processor core each."""
@@ -64,6 +72,7 @@ def full_run() -> BenchSettings:
         blocks_per_round=3,
         operations_per_block=670,
         warmup_operations=200,
+        block_warmup_operations=10,
         time_limit_ns=240 * _SECOND,
         rows=plan_rows(),
         floors=extra_floors(),
@@ -76,9 +85,36 @@ def quick_run() -> BenchSettings:
         mode="quick",
         rounds=3,
         blocks_per_round=5,
-        operations_per_block=70,
+        operations_per_block=72,
         warmup_operations=30,
-        time_limit_ns=15 * _SECOND,
+        block_warmup_operations=5,
+        time_limit_ns=19 * _SECOND,
         rows=plan_rows(),
         floors=extra_floors(),
+    )
+
+
+def tiny_run() -> BenchSettings:
+    """Return a run of four rows and a handful of operations: it shows that all parts work."""
+    rows = plan_rows()
+    wanted = {
+        ("irp", "buffered", "arena", "inline", 64),
+        ("irp", "neither", "private", "inline", 4096),
+        ("irp", "neither", "none", "dpc", 64),
+        ("direct", "none", "none", "dpc", 64),
+    }
+    return BenchSettings(
+        mode="tiny",
+        rounds=2,
+        blocks_per_round=2,
+        operations_per_block=12,
+        warmup_operations=3,
+        block_warmup_operations=1,
+        time_limit_ns=5 * _SECOND,
+        rows=tuple(
+            row
+            for row in rows
+            if (row.path, row.method, row.memory, row.completion, row.payload) in wanted
+        ),
+        floors=tuple(floor for floor in extra_floors() if floor.payload in (0, 64)),
     )

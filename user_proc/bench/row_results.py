@@ -28,9 +28,13 @@ _PERCENTILES: Final = (
 )
 
 
-def in_us(nanoseconds: float | None) -> float | None:
-    """Return nanoseconds as microseconds, three places, None as None."""
-    return None if nanoseconds is None else round(nanoseconds / 1000.0, 3)
+def in_us(nanoseconds: float) -> float:
+    """Return nanoseconds as microseconds, three places."""
+    return round(nanoseconds / 1000.0, 3)
+
+
+def _known_us(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else in_us(nanoseconds)
 
 
 @dataclass(slots=True)
@@ -52,8 +56,11 @@ class Usage:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def per_operation(self, name: str) -> float:
-        """Return the named sum divided by the operations it was for."""
-        total: int = getattr(self, name)
+        """Return the named sum divided by the operations it was for.
+
+        Processor time is what remains after the cost of reading it; that may be less than none.
+        """
+        total: int = max(0, getattr(self, name))
         return total / self.operations if self.operations else 0.0
 
 
@@ -61,7 +68,7 @@ class Usage:
 class Measured:
     """Blocks of samples of one thing, in the order they were taken."""
 
-    blocks: list[array[int]] = field(default_factory=list)
+    blocks: "list[array[int]]" = field(default_factory=list)
 
     def samples(self) -> BlockSamples:
         """Return the samples taken so far."""
@@ -88,7 +95,7 @@ class FloorResult:
             "name": self.spec.name,
             "payload": self.spec.payload,
             "p50_us": in_us(samples.judged_ns()),
-            "p99_us": in_us(percentile(ordered, 99.0)),
+            "p99_us": _known_us(percentile(ordered, 99.0)),
             "min_us": in_us(ordered[0]),
             "count": samples.count,
             "blocks": len(samples.blocks),
@@ -116,7 +123,6 @@ class RowResult:
         """Return the row as it stands in the document."""
         samples, floor = self.row.samples(), self.floor.samples()
         p50, floor_p50 = in_us(samples.judged_ns()), in_us(floor.judged_ns())
-        assert p50 is not None and floor_p50 is not None
         return {
             **self.spec.as_dict(),
             "count": samples.count,
@@ -159,7 +165,7 @@ def _tail(samples: BlockSamples) -> dict[str, Any]:
     """Return the percentiles of all samples, the extremes, the mean and what it is made of."""
     ordered = samples.ordered()
     return {
-        **{name: in_us(percentile(ordered, percent)) for name, percent in _PERCENTILES},
+        **{name: _known_us(percentile(ordered, percent)) for name, percent in _PERCENTILES},
         "max_us": in_us(ordered[-1]),
         "min_us": in_us(ordered[0]),
         "mean_us": in_us(samples.total_ns / samples.count),

@@ -76,7 +76,7 @@ def moved_by(values: Sequence[float]) -> float:
 class BlockSamples:
     """The samples of one row or floor, block by block, in the order they were taken."""
 
-    blocks: tuple[array[int], ...]
+    blocks: "tuple[array[int], ...]"
 
     @property
     def count(self) -> int:
@@ -88,7 +88,7 @@ class BlockSamples:
         """Return the time of all samples together."""
         return sum(sum(block) for block in self.blocks)
 
-    def ordered(self) -> array[int]:
+    def ordered(self) -> "array[int]":
         """Return all samples in ascending order."""
         return array("Q", sorted(sample for block in self.blocks for sample in block))
 

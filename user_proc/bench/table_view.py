@@ -3,19 +3,35 @@
 Rules: the heading says whose numbers these are before the first number is seen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 HEADING: Final = (
     "Numbers of an emulator in software on this machine: not of hardware, not of Windows."
 )
-PLAIN_WIDTH: Final = 118
+PLAIN_WIDTH: Final = 100
 _DASH: Final = "-"
 _KIB: Final = 1024
+_HEADINGS: Final = (
+    "", "payload", "p50 us", "p90", "p99", "p99.9", "ops/s", "copies",
+    "cpu user", "kernel", "floor us", "ratio ",
+)  # fmt: skip
+_WIDTHS: Final = (8, 8, 8, 8, 8, 11, 7, 9, 8, 9, 8)
+_PATH_WORDS: Final = {
+    "irp": "IRP",
+    "irp_built": "IRP by IoBuildDeviceIoControlRequest",
+    "irp_reused": "IRP reused",
+    "direct": "direct call",
+    "fast_io": "fast I/O",
+    "blocking": "blocking call",
+}
+_FLOOR_WORDS: Final = {
+    "echo": "echo of the same frames by the kernel's loop",
+    "thread_switch": "an event handed to another thread and back",
+}
 
 
 def payload_text(payload: int) -> str:
@@ -38,54 +54,62 @@ def _microseconds(value: float | None) -> str:
     return figure(value, 2 if value < 10 else 1 if value < 1000 else 0)
 
 
-def _rows_table(rows: list[Mapping[str, Any]]) -> Table:
-    """Return the rows, a line between groups that differ in more than payload."""
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
-    for name in ("client", "path", "method", "memory", "completion"):
-        table.add_column(name, no_wrap=True)
-    for name in ("payload", "p50 us", "p90", "p99", "p99.9", "ops/s", "copies"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("cpu u+k us", justify="right", no_wrap=True)
-    table.add_column("floor", no_wrap=True)
-    for name in ("us", "ratio"):
-        table.add_column(name, justify="right", no_wrap=True)
-    previous: tuple[Any, ...] | None = None
+def _group_title(row: Mapping[str, Any]) -> str:
+    """Name what the rows of a group have in common."""
+    words = [row["client"], _PATH_WORDS[row["path"]]]
+    if row["method"] != "none":
+        words.append(f"METHOD_{row['method'].upper()}")
+    if row["memory"] != "none":
+        words.append(f"{row['memory']} buffers")
+    return f"{', '.join(words)}; floor: {_FLOOR_WORDS.get(row['floor'], row['floor'])}"
+
+
+def _row_lines(rows: list[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield the rows in groups that differ in completion and payload alone."""
+    previous: str | None = None
     for row in rows:
-        group = tuple(row[name] for name in ("client", "path", "method", "memory"))
-        if previous is not None and group != previous:
-            table.add_row()
-        previous = group
-        table.add_row(*_cells(row))
-    return table
+        title = _group_title(row)
+        if title != previous:
+            yield Text()
+            yield Text(title, style="bold")
+            yield Text(_line(_HEADINGS), style="dim")
+            previous = title
+        yield Text(_line(_cells(row)))
+
+
+def _line(cells: Iterable[str]) -> str:
+    """Return cells in columns: the first to the left, the others to the right."""
+    first, *others = cells
+    columns = zip(others, _WIDTHS, strict=True)
+    return f"  {first:<7}" + "".join(f"{cell:>{width}}" for cell, width in columns)
 
 
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
-    yield from (row[name] for name in ("client", "path", "method", "memory", "completion"))
+    yield row["completion"]
     yield payload_text(row["payload"])
     yield from (_microseconds(row[name]) for name in ("p50_us", "p90_us", "p99_us", "p999_us"))
     yield figure(row["ops_per_s"], 0)
     yield f"{row['copies']:g}"
-    yield f"{figure(row['cpu_user_us'], 0)}+{figure(row['cpu_kernel_us'], 0)}"
-    yield row["floor"]
+    yield from (_microseconds(row[name]) for name in ("cpu_user_us", "cpu_kernel_us"))
     yield _microseconds(row["floor_p50_us"])
-    ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}x"
-    yield ratio + ("!" if row["marks"] else "")
+    ratio = _DASH if row["ratio"] is None else f"{row['ratio']:.2f}x"
+    yield ratio + ("!" if row["marks"] else " ")
 
 
-def _floors_table(floors: list[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
-    table.add_column("floor", no_wrap=True)
-    table.add_column("payload", justify="right")
-    for name in ("p50 us", "p99", "min", "moved"):
-        table.add_column(name, justify="right")
+def _floor_lines(floors: list[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield the floors, one line each."""
+    yield Text()
+    yield Text("floors: what this machine takes without an I/O request", style="bold")
+    yield Text(
+        f"  {'':<14}{'payload':>8}{'p50 us':>9}{'p99':>9}{'least':>9}{'moved':>8}", style="dim"
+    )
     for floor in floors:
-        table.add_row(
-            floor["name"],
-            payload_text(floor["payload"]),
-            *(_microseconds(floor[name]) for name in ("p50_us", "p99_us", "min_us")),
-            f"{floor['moved'] * 100:.0f} %",
+        figures = (_microseconds(floor[name]) for name in ("p50_us", "p99_us", "min_us"))
+        yield Text(
+            f"  {floor['name']:<14}{payload_text(floor['payload']):>8}"
+            + "".join(f"{text:>9}" for text in figures)
+            + f"{floor['moved'] * 100:>6.0f} %"
         )
-    return table
 
 
 def _machine_line(provenance: Mapping[str, Any]) -> str:
@@ -112,7 +136,7 @@ def _reading_lines(document: Mapping[str, Any]) -> Iterator[str]:
         "compare ratios rather than times",
         "unpinned": "processes were free to change cores (--pin CPU,CPU holds them)",
         "virtual": "a virtual machine: other guests may take time from it",
-        "overloaded": "something else was running: expect longer tails",
+        "busy": "other programs were running: expect longer tails",
     }
     marks = document["provenance"]["marks"]
     for mark in marks:
@@ -125,10 +149,8 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         Text(HEADING, style="bold"),
         Text(_machine_line(document["provenance"])),
         *(Text(line) for line in _reading_lines(document)),
-        Text(),
-        _rows_table(list(document["rows"])),
-        Text(),
-        _floors_table(list(document["floors"])),
+        *_row_lines(list(document["rows"])),
+        *_floor_lines(list(document["floors"])),
     )
 
 

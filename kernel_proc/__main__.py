@@ -1,0 +1,164 @@
+"""Run a kernel process: `python -P -m kernel_proc --name NAME`.
+
+SIGTERM, SIGINT and SIGHUP stop it in order; SIGUSR1 has it write its state, as JSON, into the
+instance's folder.
+Exit codes: 0 stopped in order, 1 could not start, 2 wrong command line, 3 bug check, 4 stopped
+although a session could not be run down in time.
+
+Rules: signal handlers do nothing; the number arrives on a pipe that the dispatcher reads.
+"""
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kernel_proc.machine import Machine
+    from kernel_proc.scheduling.bugcheck import BugCheck
+    from kernel_proc.server.kernel_log import KernelLog
+    from kernel_proc.settings import StartOptions
+
+STOPPED: Final = 0
+NOT_STARTED: Final = 1
+WRONG_USAGE: Final = 2
+BUG_CHECKED: Final = 3
+SESSIONS_LEFT: Final = 4
+
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Starter:
+    """Whoever waits to hear that the kernel is ready, or why it is not."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def tell(self, line: str) -> None:
+        """Say one line and hang up; a starter that has gone is no error."""
+        if self._descriptor is None:
+            return
+        descriptor, self._descriptor = self._descriptor, None
+        try:
+            os.write(descriptor, line.encode() + b"\n")
+            os.close(descriptor)
+        except OSError:
+            return
+
+    def fail(self, sentence: str, code: int) -> int:
+        """Say why there will be no kernel; return the exit code."""
+        print(f"error: {sentence}", file=sys.stderr)
+        self.tell(f"error: {sentence}")
+        return code
+
+
+class Signals:
+    """Signals as a descriptor to watch: the system's handler writes the number and returns."""
+
+    def __init__(self, on_stop: Callable[[str], object], on_inspect: Callable[[], object]) -> None:
+        self.reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._on_stop = on_stop
+        self._on_inspect = on_inspect
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in (*_STOP_SIGNALS, signal.SIGUSR1):
+            signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_STOP_SIGNALS, signal.SIGUSR1))
+
+    def taken(self) -> None:
+        """Act on the signals that have come; called by the dispatcher."""
+        try:
+            numbers = os.read(self.reader, 64)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number == signal.SIGUSR1:
+                self._on_inspect()
+            elif number in _STOP_SIGNALS:
+                self._on_stop(signal.Signals(number).name)
+
+
+def main(arguments: list[str]) -> int:
+    """Run until stopped; return the exit code."""
+    gc.disable()  # the idle dispatcher collects
+    from kernel_proc.settings import SettingsError, find_ready_fd, parse_command_line
+
+    starter = Starter(find_ready_fd(arguments))
+    try:
+        options = parse_command_line(arguments)
+    except SettingsError as error:
+        return starter.fail(str(error), WRONG_USAGE)
+    return _run_kernel(options, starter)
+
+
+def _run_kernel(options: "StartOptions", starter: Starter) -> int:
+    from kernel_proc.machine import Machine
+    from kernel_proc.scheduling.bugcheck import BugCheck
+    from kernel_proc.server.kernel_log import KernelLog
+    from shared.connection_file import RuntimeFolderError
+
+    settings = options.settings
+    try:
+        log = KernelLog(settings.log)
+    except OSError as error:
+        return starter.fail(f"cannot write {settings.log}: {error.strerror}", NOT_STARTED)
+    machine = Machine(settings, log=log)
+    try:
+        machine.open()
+        _watch_outside(machine, options.owner_fd)
+        _watch_processor(machine, log)
+        gc.freeze()  # what is there now stays for good
+        starter.tell("ready")
+        machine.run()
+    except RuntimeFolderError as error:
+        return starter.fail(str(error), NOT_STARTED)
+    except OSError as error:
+        return starter.fail(f"cannot start: {error}", NOT_STARTED)
+    except BugCheck as stop:
+        _report(stop, settings.log, log)
+        return BUG_CHECKED
+    finally:
+        machine.close()
+    log.line(f"stopped: {machine.stop_reason}")
+    return STOPPED if machine.stopped_clean else SESSIONS_LEFT
+
+
+def _watch_outside(machine: "Machine", owner_fd: int | None) -> None:
+    # What may end the kernel: signals, and the end of its owner.
+    signals = Signals(machine.request_stop, machine.write_state)
+    machine.processor.add_source(signals.reader, signals.taken)
+    if owner_fd is None:
+        return
+
+    def owner_spoke() -> None:
+        if not os.read(owner_fd, 4096):
+            machine.processor.remove_source(owner_fd)
+            machine.request_stop("its owner has ended")
+
+    machine.processor.add_source(owner_fd, owner_spoke)
+
+
+def _watch_processor(machine: "Machine", log: "KernelLog") -> None:
+    from kernel_proc.scheduling.watchdog import Watchdog
+
+    def violated(stop: "BugCheck") -> None:
+        # In the watchdog's thread: the stuck one cannot be made to raise anything.
+        _report(stop, machine.settings.log, log)
+        os._exit(BUG_CHECKED)
+
+    Watchdog(machine.processor, log.line, violated).start()
+
+
+def _report(stop: "BugCheck", log_path: str | None, log: "KernelLog") -> None:
+    """Write a bug check for people to stderr, and as JSON to the log and beside it."""
+    print(stop.text(), file=sys.stderr, flush=True)
+    document = stop.to_json()
+    log.line(f"bug check: {document}")
+    if log_path is not None:
+        Path(log_path + ".bugcheck.json").write_text(document + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

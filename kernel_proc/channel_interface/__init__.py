@@ -1,0 +1,1 @@
+"""Tables of routines a driver offers to kernel clients beside its IRPs: types only."""

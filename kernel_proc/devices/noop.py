@@ -1,0 +1,243 @@
+"""The no-op device: a driver that does nothing, in every way a driver can finish a request.
+
+A request is completed inside its dispatch routine, from a DPC that drains a list, or by its
+hardware, whose line is raised after STATUS_PENDING was returned: ISR, DPC, completion.
+
+Rules: dispatch routines at PASSIVE_LEVEL in the caller's thread.
+Spec: shared/ioctl_codes.py; WDK, Writing DispatchDeviceControl Routines; Writing an ISR.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from kernel_proc.channel_interface.direct_calls import IOCTL_INTERNAL_QUERY_DIRECT_CALLS
+from kernel_proc.devices.noop_direct import NoopDirect
+from kernel_proc.devices.noop_hardware import NoopHardware
+from kernel_proc.devices.noop_payload import (
+    information_of,
+    read_status,
+    touch_buffered,
+    touch_in_direct,
+    touch_neither,
+    touch_out_direct,
+)
+from kernel_proc.devices.pended_requests import PendedRequests
+from kernel_proc.io_manager.completion import complete_request
+from kernel_proc.io_manager.driver_object import DeviceObject, DriverObject, create_device
+from kernel_proc.io_manager.irp import IoStackLocation, Irp
+from kernel_proc.io_manager.irp_flags import (
+    IRP_MJ_CLEANUP,
+    IRP_MJ_CLOSE,
+    IRP_MJ_CREATE,
+    IRP_MJ_DEVICE_CONTROL,
+    IRP_MJ_INTERNAL_DEVICE_CONTROL,
+)
+from kernel_proc.scheduling.dpc import Dpc
+from kernel_proc.scheduling.interrupt import Interrupt
+from kernel_proc.scheduling.raised_status import RaisedStatus
+from shared.ioctl_codes import (
+    COMPLETION_DEVICE,
+    COMPLETION_DPC,
+    COMPLETION_INLINE,
+    METHOD_BUFFERED,
+    METHOD_IN_DIRECT,
+    METHOD_NEITHER,
+    METHOD_OUT_DIRECT,
+    NOOP_DEVICE,
+    NOOP_DEVICE_TYPE,
+    noop_code,
+    noop_fail_code,
+)
+from shared.nt_status import (
+    STATUS_INVALID_DEVICE_REQUEST,
+    STATUS_INVALID_PARAMETER,
+    STATUS_PENDING,
+    STATUS_SUCCESS,
+)
+
+if TYPE_CHECKING:
+    from kernel_proc.io_manager.namespace import IoManager
+
+Handle = Callable[[Irp, IoStackLocation], int]
+
+# No request may be completed with these two: they mean "not complete" (bug check 0xC9/0x06).
+_NO_FINAL_STATUS: Final = frozenset({STATUS_PENDING, 0xFFFF_FFFF})
+
+
+def _ignore(irp: Irp, location: IoStackLocation) -> int:
+    irp.information = information_of(location)
+    return STATUS_SUCCESS
+
+
+def _touching(touch: Handle) -> Handle:
+    def handle(irp: Irp, location: IoStackLocation) -> int:
+        irp.information = touch(irp, location)
+        return STATUS_SUCCESS
+
+    return handle
+
+
+def _failing(is_neither: bool) -> Handle:
+    def handle(irp: Irp, location: IoStackLocation) -> int:
+        status = read_status(irp, location, is_neither)
+        if status in _NO_FINAL_STATUS:
+            raise RaisedStatus(STATUS_INVALID_PARAMETER, "not a final status")
+        irp.information = 0
+        return status
+
+    return handle
+
+
+def _build_requests() -> dict[int, tuple[Handle, int]]:
+    """Return for every control code what handles its payload and who completes it."""
+    touches = {
+        METHOD_BUFFERED: touch_buffered,
+        METHOD_IN_DIRECT: touch_in_direct,
+        METHOD_OUT_DIRECT: touch_out_direct,
+        METHOD_NEITHER: touch_neither,
+    }
+    requests: dict[int, tuple[Handle, int]] = {}
+    for method, touch in touches.items():
+        handle, fail = _touching(touch), _failing(method == METHOD_NEITHER)
+        for completion in (COMPLETION_INLINE, COMPLETION_DPC, COMPLETION_DEVICE):
+            requests[noop_code(method, completion)] = (handle, completion)
+            requests[noop_code(method, completion, touch=False)] = (_ignore, completion)
+            requests[noop_fail_code(method, completion)] = (fail, completion)
+    return requests
+
+
+_REQUESTS: Final = _build_requests()
+
+
+class NoopExtension:
+    """What the driver keeps for its device (WDK: device extension)."""
+
+    __slots__ = (
+        "_finish_dpc",
+        "_finished",
+        "_queue_dpc",
+        "direct",
+        "hardware",
+        "interrupt",
+        "pended",
+    )
+
+    def __init__(self, driver: DriverObject) -> None:
+        processor = driver.processor
+        self.pended = PendedRequests(processor)
+        self.interrupt = Interrupt(processor, self._service)
+        self.hardware = NoopHardware(processor, self.interrupt.request)
+        self.direct = NoopDirect(processor, self.hardware)
+        self._finished: list[int] = []
+        self._queue_dpc = Dpc(processor, self._complete_queued)
+        self._finish_dpc = Dpc(processor, self._complete_finished)
+        self.interrupt.connect()
+
+    def queue(self, irp: Irp) -> int:
+        """Pend a request and have the DPC complete it."""
+        if self.pended.insert_queued(irp):
+            self._queue_dpc.insert()
+        return STATUS_PENDING
+
+    def command(self, irp: Irp) -> int:
+        """Pend a request and have the hardware finish it."""
+        tag = self.pended.insert_commanded(irp)
+        if tag is not None:
+            self.hardware.command(tag)
+        return STATUS_PENDING
+
+    def _complete_queued(self, dpc: Dpc, context: Any, argument1: Any, argument2: Any) -> None:
+        for irp in self.pended.take_queued():
+            complete_request(irp)
+
+    def _service(self, interrupt: Interrupt, context: Any) -> bool:
+        finished = self.hardware.take_finished()
+        if not finished:
+            return False
+        self._finished += finished
+        self._finish_dpc.insert()
+        return True
+
+    def _complete_finished(self, dpc: Dpc, context: Any, argument1: Any, argument2: Any) -> None:
+        # The list is swapped in one step: the ISR may add to it at any time.
+        finished, self._finished = self._finished, []
+        for tag in finished:
+            if tag < 0:
+                self.direct.finish(tag)
+                continue
+            irp = self.pended.take_commanded(tag)
+            if irp is not None:
+                complete_request(irp)
+
+    def inspect(self) -> dict[str, Any]:
+        """Return plain figures."""
+        return {
+            **self.pended.inspect(),
+            "commands_done": self.hardware.commands_done,
+            "spurious_interrupts": self.interrupt.spurious,
+        }
+
+
+def _device_control(device: DeviceObject, irp: Irp) -> int:
+    """Handle the payload in the caller's thread, then complete or pend the request."""
+    location = irp.stack[irp.current_location]
+    request = _REQUESTS.get(location.io_control_code)
+    if request is None:
+        return _other_control(device, irp, location)
+    handle, completion = request
+    try:
+        irp.status = status = handle(irp, location)
+    except RaisedStatus as fault:
+        return _complete(irp, fault.status)
+    extension: NoopExtension = device.device_extension
+    if completion == COMPLETION_INLINE:
+        complete_request(irp)
+        return status
+    if completion == COMPLETION_DPC:
+        return extension.queue(irp)
+    return extension.command(irp)
+
+
+def _other_control(device: DeviceObject, irp: Irp, location: IoStackLocation) -> int:
+    """Give kernel clients the direct-call table; refuse whatever else is no code of ours."""
+    if (
+        location.io_control_code != IOCTL_INTERNAL_QUERY_DIRECT_CALLS
+        or location.major_function != IRP_MJ_INTERNAL_DEVICE_CONTROL
+    ):
+        return _complete(irp, STATUS_INVALID_DEVICE_REQUEST)
+    extension: NoopExtension = device.device_extension
+    irp.user_buffer.append(extension.direct.calls)
+    return _complete(irp, STATUS_SUCCESS)
+
+
+def _succeed(device: DeviceObject, irp: Irp) -> int:
+    return _complete(irp, STATUS_SUCCESS)
+
+
+def _cleanup(device: DeviceObject, irp: Irp) -> int:
+    """Cancel what the file still has outstanding: its last handle is gone."""
+    extension: NoopExtension = device.device_extension
+    file = irp.stack[irp.current_location].file_object
+    if file is not None:
+        extension.pended.cancel_file(file)
+    return _complete(irp, STATUS_SUCCESS)
+
+
+def _complete(irp: Irp, status: int) -> int:
+    irp.status = status
+    irp.information = 0
+    complete_request(irp)
+    return status
+
+
+def load(io: "IoManager") -> DriverObject:
+    """Make the driver and its device (WDK: DriverEntry)."""
+    driver = DriverObject(io.processor, NOOP_DEVICE)
+    driver.major_function[IRP_MJ_CREATE] = _succeed
+    driver.major_function[IRP_MJ_CLEANUP] = _cleanup
+    driver.major_function[IRP_MJ_CLOSE] = _succeed
+    driver.major_function[IRP_MJ_DEVICE_CONTROL] = _device_control
+    driver.major_function[IRP_MJ_INTERNAL_DEVICE_CONTROL] = _device_control
+    extension = NoopExtension(driver)
+    create_device(driver, NOOP_DEVICE, NOOP_DEVICE_TYPE, extension=extension)
+    return driver

@@ -1,0 +1,333 @@
+"""I/O request packets: the structure, its stack locations and how drivers move in them.
+
+Locations are numbered as NT numbers them: 1 belongs to the lowest driver, `stack_count` to the
+first one called, and `current_location` starts one above, at the creator's.
+
+Rules: navigation at any IRQL, by whoever owns the IRP at that moment.
+Spec: WDK, IRP; IO_STACK_LOCATION; IoMarkIrpPending; IoSetCompletionRoutine.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
+
+from kernel_proc.io_manager.irp_flags import (
+    IO_TYPE_IRP,
+    IRP_ALLOCATED_FIXED_SIZE,
+    IRP_QUOTA_CHARGED,
+    MAJOR_NAMES,
+    SIZE_OF_IRP,
+    SIZE_OF_STACK_LOCATION,
+    SL_INVOKE_ON_CANCEL,
+    SL_INVOKE_ON_ERROR,
+    SL_INVOKE_ON_SUCCESS,
+    SL_PENDING_RETURNED,
+)
+from kernel_proc.io_manager.registry import io_manager_of
+from kernel_proc.io_manager.stack_location import (
+    CancelRoutine,
+    CompletionRoutine,
+    DispatchRoutine,
+    IoStackLocation,
+    IoStatusBlock,
+)
+from kernel_proc.scheduling.apc import SpecialKernelApc
+from kernel_proc.scheduling.irql import DISPATCH_LEVEL
+from kernel_proc.scheduling.wait import KERNEL_MODE
+from shared.nt_status import status_name
+
+if TYPE_CHECKING:
+    from kernel_proc.io_manager.file_object import FileObject
+    from kernel_proc.io_manager.namespace import IoManager
+    from kernel_proc.io_manager.request import DeviceControlRequest
+    from kernel_proc.scheduling.event import Event
+    from kernel_proc.scheduling.kthread import KThread
+    from kernel_proc.scheduling.process import KProcess
+    from kernel_proc.scheduling.processor import Processor
+
+__all__ = [
+    "CancelRoutine",
+    "CompletionRoutine",
+    "DispatchRoutine",
+    "IoStackLocation",
+    "IoStatusBlock",
+    "Irp",
+    "allocate_irp",
+    "copy_current_irp_stack_location_to_next",
+    "free_irp",
+    "get_current_irp_stack_location",
+    "get_next_irp_stack_location",
+    "initialize_irp",
+    "mark_irp_pending",
+    "reuse_irp",
+    "set_completion_routine",
+    "set_next_irp_stack_location",
+    "skip_current_irp_stack_location",
+]
+
+
+
+class _NoLocation(IoStackLocation):
+    """What lies below location 1: nothing. What is written is lost, reading it is an error.
+
+    A driver may fill it as its next location; IoCallDriver then finds that there is none.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """Leave every field without a value."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Lose the value."""
+
+
+_NO_LOCATION: Final = _NoLocation()
+
+# A freed IRP has no location, and counts as completed more than once.
+_FREED_STACK: Final[list[IoStackLocation]] = []
+_FREED_LOCATION: Final = 1 << 30
+
+
+class Irp(SpecialKernelApc):
+    """One request (WDK: IRP).
+
+    The APC that finishes it in the requesting thread is embedded (NT: Tail.Apc): the IRP is its
+    own APC object, which only `complete_request` inserts. `thread` is None for an IRP that
+    belongs to no thread; `on_thread_list` tells whether the thread's exit waits for it.
+    `driver_context` is for the driver that holds the IRP (NT: four pointers).
+    """
+
+    __slots__ = (
+        "allocation_flags",
+        "cancel",
+        "cancel_irql",
+        "cancel_routine",
+        "current_location",
+        "driver_context",
+        "file_object",
+        "finish_buffers",
+        "flags",
+        "information",
+        "io",
+        "irp_count",
+        "master_irp",
+        "mdl_address",
+        "on_thread_list",
+        "pending_returned",
+        "processor",
+        "quota_charged",
+        "quota_process",
+        "request",
+        "requestor_mode",
+        "size",
+        "stack",
+        "stack_count",
+        "status",
+        "system_buffer",
+        "user_buffer",
+        "user_event",
+        "user_iosb",
+        "verifier_record",
+    )
+
+    type: Final = IO_TYPE_IRP
+
+    quota_process: "KProcess"  # set while `quota_charged` is not zero
+    thread: "KThread | None"  # type: ignore[assignment]  # an APC always has one, a free IRP has none
+
+    def __init__(self, io: "IoManager", stack_size: int) -> None:
+        # `super().__init__` is left out: the APC part is filled in when it is inserted, and an
+        # IRP is made for every request.
+        self.io = io
+        self.processor = io.processor
+        self.verifier_record: Any = None
+        self.fill(0, stack_size)
+
+    def fill(self, allocation_flags: int, stack_size: int) -> None:
+        """Give every field the value of a new IRP."""
+        self.size = SIZE_OF_IRP + SIZE_OF_STACK_LOCATION * stack_size
+        self.stack_count = stack_size
+        self.current_location = stack_size + 1
+        if stack_size == 1:
+            self.stack: list[IoStackLocation] = [_NO_LOCATION, IoStackLocation()]
+        else:
+            self.stack = [_NO_LOCATION, *[IoStackLocation() for _ in range(stack_size)]]
+        self.allocation_flags = allocation_flags
+        self.flags = 0
+        self.requestor_mode = KERNEL_MODE
+        self.status = 0
+        self.information = 0
+        self.pending_returned = 0
+        self.cancel = False
+        self.cancel_irql = 0
+        self.cancel_routine: CancelRoutine | None = None
+        self.thread = None
+        self.inserted = False
+        self.on_thread_list = False
+        self.file_object: FileObject | None = None
+        self.system_buffer: Any = None
+        self.user_buffer: Any = None
+        self.mdl_address: Any = None
+        self.user_event: Event | None = None
+        self.user_iosb: IoStatusBlock | None = None
+        self.request: DeviceControlRequest | None = None
+        self.finish_buffers: Callable[[Irp], None] | None = None
+        self.quota_charged = 0
+        self.master_irp: Irp | None = None
+        self.irp_count = 0
+        self.driver_context: Any = None
+
+    @property
+    def current_stack_location_index(self) -> int:
+        """Return the distance of the current location from the lowest one."""
+        return self.current_location - 1
+
+    def __str__(self) -> str:
+        """Show who holds it and in which state, for reports."""
+        where = f"location {self.current_location} of {self.stack_count}"
+        function = "no function"
+        if 1 <= self.current_location <= self.stack_count:
+            location = self.stack[self.current_location]
+            function = MAJOR_NAMES.get(location.major_function, f"{location.major_function:#x}")
+            if location.device_object is not None:
+                where += f" at {location.device_object}"
+        elif self.current_location > self.stack_count + 1:
+            where = "completed"
+        cancel = ", cancelled" if self.cancel else ""
+        return f"IRP {id(self):#x} {function} {where}, {status_name(self.status)}{cancel}"
+
+
+@overload
+def allocate_irp(
+    processor: "Processor", stack_size: int, charge_quota: Literal[False] = False
+) -> Irp: ...
+@overload
+def allocate_irp(processor: "Processor", stack_size: int, charge_quota: bool) -> Irp | None: ...
+def allocate_irp(processor: "Processor", stack_size: int, charge_quota: bool = False) -> Irp | None:
+    """Make an IRP that belongs to no thread (WDK: IoAllocateIrp).
+
+    Its creator frees it, in a completion routine that returns STATUS_MORE_PROCESSING_REQUIRED.
+    None if the current process has no quota left for it.
+    """
+    if processor.irql > DISPATCH_LEVEL:
+        processor.irql_violation(DISPATCH_LEVEL, "IoAllocateIrp")
+    io = io_manager_of(processor)
+    io.irps_allocated += 1
+    irp = Irp(io, stack_size)
+    irp.allocation_flags = IRP_ALLOCATED_FIXED_SIZE
+    if charge_quota and not _charge_irp(irp):
+        return None
+    return irp
+
+
+def _charge_irp(irp: Irp) -> bool:
+    thread = irp.processor.current_thread
+    process: KProcess | None = thread.process if thread is not None else None
+    if process is not None:
+        if not process.charge_pool(irp.size):
+            return False
+        irp.quota_process = process
+        irp.quota_charged = irp.size
+        irp.allocation_flags |= IRP_QUOTA_CHARGED
+    return True
+
+
+def free_irp(irp: Irp) -> None:
+    """Free an IRP its creator owns (WDK: IoFreeIrp); using it afterwards fails loudly."""
+    processor = irp.processor
+    if processor.irql > DISPATCH_LEVEL:
+        processor.irql_violation(DISPATCH_LEVEL, "IoFreeIrp")
+    if irp.io.verifier is not None:
+        irp.io.verifier.check_free(irp)
+    release_irp(irp)
+
+
+def release_irp(irp: Irp) -> None:
+    """Return an IRP's quota and make it unusable; for its owner only."""
+    if irp.quota_charged:
+        irp.quota_process.return_pool(irp.quota_charged)
+        irp.quota_charged = 0
+    irp.current_location = _FREED_LOCATION
+    irp.stack = _FREED_STACK
+
+
+def reuse_irp(irp: Irp, status: int) -> None:
+    """Make an IRP from `allocate_irp` as new, with `status` in it (WDK: IoReuseIrp)."""
+    if irp.io.verifier is not None:
+        irp.io.verifier.check_reuse(irp)
+    charged = irp.quota_charged
+    irp.fill(irp.allocation_flags, irp.stack_count)
+    irp.quota_charged = charged
+    irp.status = status
+
+
+def initialize_irp(irp: Irp, packet_size: int, stack_size: int) -> None:
+    """Make a new IRP of memory the caller owns (WDK: IoInitializeIrp).
+
+    Not for one from `allocate_irp`: that loses its allocation flags; the verifier objects.
+    """
+    if irp.io.verifier is not None:
+        irp.io.verifier.check_initialize(irp)
+    irp.fill(0, stack_size)
+    irp.size = packet_size
+
+
+def get_current_irp_stack_location(irp: Irp) -> IoStackLocation:
+    """Return the calling driver's location (WDK: IoGetCurrentIrpStackLocation)."""
+    return irp.stack[irp.current_location]
+
+
+def get_next_irp_stack_location(irp: Irp) -> IoStackLocation:
+    """Return the next lower driver's location (WDK: IoGetNextIrpStackLocation)."""
+    return irp.stack[irp.current_location - 1]
+
+
+def set_next_irp_stack_location(irp: Irp) -> None:
+    """Move down by one without calling a driver (WDK: IoSetNextIrpStackLocation)."""
+    irp.current_location -= 1
+
+
+def skip_current_irp_stack_location(irp: Irp) -> None:
+    """Let the next driver have the caller's own location (WDK: IoSkipCurrentIrpStackLocation)."""
+    irp.current_location += 1
+
+
+def copy_current_irp_stack_location_to_next(irp: Irp) -> None:
+    """Copy the parameters down, not the completion routine (same name in the WDK)."""
+    mine = irp.stack[irp.current_location]
+    lower = irp.stack[irp.current_location - 1]
+    lower.major_function = mine.major_function
+    lower.minor_function = mine.minor_function
+    lower.flags = mine.flags
+    lower.output_buffer_length = mine.output_buffer_length
+    lower.input_buffer_length = mine.input_buffer_length
+    lower.io_control_code = mine.io_control_code
+    lower.type3_input_buffer = mine.type3_input_buffer
+    lower.file_object = mine.file_object
+    lower.control = 0
+    lower.completion_routine = None
+    lower.context = None
+
+
+def mark_irp_pending(irp: Irp) -> None:
+    """Promise STATUS_PENDING; before the IRP is queued anywhere (WDK: IoMarkIrpPending)."""
+    irp.stack[irp.current_location].control |= SL_PENDING_RETURNED
+
+
+def set_completion_routine(
+    irp: Irp,
+    routine: CompletionRoutine | None,
+    context: Any = None,
+    on_success: bool = True,
+    on_error: bool = True,
+    on_cancel: bool = True,
+) -> None:
+    """Have `routine` called when the lower drivers are done (WDK: IoSetCompletionRoutine)."""
+    location = irp.stack[irp.current_location - 1]
+    location.completion_routine = routine
+    location.context = context
+    location.control = (
+        (SL_INVOKE_ON_SUCCESS if on_success else 0)
+        | (SL_INVOKE_ON_ERROR if on_error else 0)
+        | (SL_INVOKE_ON_CANCEL if on_cancel else 0)
+    )

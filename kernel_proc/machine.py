@@ -1,0 +1,196 @@
+"""One emulated machine: processor, I/O manager, drivers and the door, put together.
+
+Across processes the machine holds the instance's lock, listens, and runs until it is told to
+stop. In process it has no sockets: sessions are handed out by `connect_in_process`.
+
+Rules: dispatcher's OS thread only.
+"""
+
+import json
+import os
+import resource
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from kernel_proc.clients import benchmark_client
+from kernel_proc.devices import noop
+from kernel_proc.io_manager.namespace import IoManager
+from kernel_proc.scheduling.kernel_clock import RealClock, VirtualClock
+from kernel_proc.scheduling.kthread import create_system_thread
+from kernel_proc.scheduling.os_lane import InlineLane, Lane, OsLane
+from kernel_proc.scheduling.processor import Processor
+from kernel_proc.server.in_process import InProcessSession, Outboxes
+from kernel_proc.server.instance_lock import InstanceLock
+from kernel_proc.server.kernel_log import KernelLog
+from kernel_proc.server.lifeline_listener import LifelineListener
+from kernel_proc.server.reception import Reception
+from kernel_proc.server.request_socket import RequestSocket
+from kernel_proc.server.rundown import Rundown
+from kernel_proc.server.session import SessionTable
+from kernel_proc.server.session_server import SessionServer
+from kernel_proc.settings import KernelSettings
+from shared.connection_file import own_record, write_record
+from shared.envelope import VERSION
+from shared.nt_status import STATUS_SUCCESS
+
+_NS_PER_MS: Final = 1_000_000
+_OWN_DESCRIPTORS: Final = 64
+_SESSION_DESCRIPTORS: Final = 5  # lifeline, pidfd, memory, maps, listener; one more per thread
+_MOST_DESCRIPTORS: Final = 1 << 20
+
+
+class Machine:
+    """The whole kernel process, or the same without processes."""
+
+    def __init__(
+        self,
+        settings: KernelSettings | None = None,
+        in_process: bool = False,
+        log: KernelLog | None = None,
+    ) -> None:
+        self.settings = settings = settings or KernelSettings()
+        self.in_process = in_process
+        self.processor = Processor(
+            VirtualClock() if in_process else RealClock(),
+            verifier=settings.verifier,
+            seed=settings.seed,
+        )
+        self.io = IoManager(self.processor)
+        self.log: Callable[[str], object] = log.line if log is not None else lambda text: None
+        self.stop_reason = ""
+        self.stopped_clean = True
+        self._outboxes = Outboxes()
+        self._requests = None if in_process else _request_socket(settings)
+        send = self._outboxes.send if self._requests is None else self._requests.send
+        self.sessions = SessionTable(settings.max_sessions if in_process else _bound(settings))
+        self.server = SessionServer(self.io, self.sessions, send, settings.max_threads_per_session)
+        noop.load(self.io)
+        benchmark_client.load(self.io, self.server.wire_bytes)
+        self.rundown = Rundown(self.io, self.sessions, self.server, self.log)
+        self.reception = Reception(
+            self.io, settings, self.sessions, self.rundown, self._make_lane, self.log
+        )
+        self._lifelines: LifelineListener | None = None
+        self._lock: InstanceLock | None = None
+
+    def _make_lane(self, name: str) -> Lane:
+        if self.in_process:
+            return InlineLane(self.processor)
+        return OsLane(self.processor, name)
+
+    # Across processes
+
+    def open(self) -> None:
+        """Become the kernel of the name: lock, listen, publish. RuntimeFolderError says why not."""
+        assert self._requests is not None
+        lock = InstanceLock(self.settings.name)
+        lock.acquire()
+        self._lock = lock
+        requests = self._requests
+        requests.receive = self.server.receive
+        requests.bind(lock.paths.endpoint)
+        self.processor.add_source(requests.socket, requests.drain)
+        self._lifelines = LifelineListener(
+            self.processor,
+            self.reception.admit,
+            self.settings.max_silent_connections,
+            self.settings.hello_timeout_ms * _NS_PER_MS,
+        )
+        self._lifelines.listen(lock.paths.lifeline)
+        write_record(lock.paths, own_record(self.settings.name, VERSION))
+        self.log(f"kernel {self.settings.name!r} is ready (pid {os.getpid()})")
+
+    def run(self) -> None:
+        """Serve until stopped; a BugCheck leaves through here."""
+        self.processor.run()
+
+    def request_stop(self, reason: str) -> None:
+        """Begin an orderly stop: every session is run down first. Dispatcher only."""
+        if self.stop_reason:
+            return
+        self.stop_reason = reason
+        self.log(f"stopping: {reason}")
+        create_system_thread(self.processor, self._stop, name="stop")
+
+    def _stop(self) -> None:
+        if self._lifelines is not None:
+            self._lifelines.close()
+        for session in self.sessions:
+            self.rundown.begin(session, "the kernel stops")
+        status = self.rundown.none_left.wait(self.settings.stop_timeout_ms * _NS_PER_MS)
+        if status != STATUS_SUCCESS:
+            self.stopped_clean = False
+            left = ", ".join(str(session) for session in self.sessions)
+            self.log(f"stopping although not run down in time: {left}")
+        self.processor.stop()
+
+    def close(self) -> None:
+        """Give sockets and files back, whatever happened."""
+        try:
+            if self._lifelines is not None:
+                self._lifelines.close()
+            if self._requests is not None:
+                self.processor.remove_source(self._requests.socket)
+                self._requests.close()
+            self.processor.dispatcher.idle.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    # In process
+
+    def connect_in_process(self, name: str = "in-process") -> InProcessSession:
+        """Return a session of the calling process, without sockets."""
+        return InProcessSession(
+            self.processor, self.server, self.reception, self.rundown, self._outboxes, name
+        )
+
+    # Looking inside
+
+    def write_state(self) -> None:
+        """Put `inspect()` as JSON into the instance's folder, in one step."""
+        assert self._lock is not None
+        path = self._lock.state_path
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(self.inspect()) + "\n", encoding="utf-8")
+        temporary.rename(path)
+        self.log(f"state written to {path}")
+
+    def inspect(self) -> dict[str, Any]:
+        """Return the state of every room as plain values."""
+        return {
+            "dispatcher": self.processor.dispatcher.inspect(),
+            "io_manager": self.io.inspect(),
+            "server": self.server.inspect(),
+            "sessions_opened": self.reception.opened,
+            "sessions_run_down": self.rundown.completed,
+            "arena_total": self.reception.arena_total.inspect(),
+            "lifelines": self._lifelines.inspect() if self._lifelines is not None else {},
+            "socket_errors": dict(self._requests.errors) if self._requests is not None else {},
+            "descriptors": len(os.listdir("/proc/self/fd")) - 1,
+            "os_threads": threading.active_count(),
+        }
+
+
+def _request_socket(settings: KernelSettings) -> RequestSocket:
+    raise_descriptor_limit()
+    peers = settings.max_sessions * (settings.max_threads_per_session + 1)
+    return RequestSocket(settings.max_payload_bytes, settings.max_requests_per_session, peers)
+
+
+def raise_descriptor_limit() -> int:
+    """Raise RLIMIT_NOFILE as far as allowed; return what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft if soft != resource.RLIM_INFINITY else _MOST_DESCRIPTORS
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def _bound(settings: KernelSettings) -> int:
+    """Return how many sessions there are descriptors for: libzmq aborts when it finds none."""
+    each = _SESSION_DESCRIPTORS + settings.max_threads_per_session
+    possible = (raise_descriptor_limit() - _OWN_DESCRIPTORS) // each
+    return max(1, min(settings.max_sessions, possible))

@@ -1,0 +1,199 @@
+"""The arenas of one process: made here, handed out by descriptor, mapped by the user.
+
+An arena lives in three steps: granted (the kernel has memory and view), placed (the user told
+where it mapped it), freed. What an MDL has locked is freed with the first request that comes
+after its unlocking.
+
+Rules: kernel threads at PASSIVE_LEVEL, which may wait; `mapped` and `inspect` do not wait. Close
+the table before its lane. A user that breaks rules gets a status, never an exception.
+Spec: docs/arenas-and-mdls.md.
+"""
+
+import errno
+import itertools
+import mmap
+import os
+import sys
+from typing import Any, Final, NamedTuple
+
+from kernel_proc.memory.address_space import AddressSpace
+from kernel_proc.memory.quota import MemoryQuota
+from kernel_proc.scheduling.irql import PASSIVE_LEVEL
+from kernel_proc.scheduling.os_lane import Lane
+from shared.nt_status import (
+    STATUS_INSUFFICIENT_RESOURCES,
+    STATUS_INVALID_PARAMETER,
+    STATUS_NO_MEMORY,
+    STATUS_PROCESS_IS_TERMINATING,
+    STATUS_QUOTA_EXCEEDED,
+    STATUS_SUCCESS,
+)
+from shared.segment import create_segment, map_segment, round_to_pages
+
+DEFAULT_ARENA_QUOTA: Final = 256 << 20
+DEFAULT_TOTAL_ARENA_QUOTA: Final = 1 << 30
+DEFAULT_ARENA_COUNT: Final = 256  # each holds a descriptor here and one at its user
+
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class ArenaGrant(NamedTuple):
+    """The answer to a request for memory; `descriptor` is the receiver's to send and close."""
+
+    status: int
+    arena_id: int = 0
+    length: int = 0
+    descriptor: int = -1
+
+
+class _Arena:
+    """The kernel's own hold on one segment.
+
+    Nothing is unmapped by hand: the last slice of `view` that dies unmaps the memory, so that
+    no reader can be left with a view of nothing.
+    """
+
+    __slots__ = ("length", "mapping", "placed", "view")
+
+    def __init__(self, mapping: mmap.mmap, length: int) -> None:
+        self.length = length
+        self.mapping = mapping
+        self.view = memoryview(mapping)
+        self.placed = False
+
+    def empty(self) -> None:
+        """Give the pages back to the system, also under the mappings others still have.
+
+        Memory its user keeps mapped would otherwise be counted by no quota. A lane does it: the
+        user can hold the segment's lock (by a write from a stuck page).
+        """
+        self.mapping.madvise(mmap.MADV_REMOVE)
+
+
+class ArenaTable:
+    """Grant, place and free the arenas of one process, within its quota and the kernel's."""
+
+    def __init__(
+        self,
+        space: AddressSpace,
+        lane: Lane,
+        total: MemoryQuota,
+        limit: int = DEFAULT_ARENA_QUOTA,
+        most_arenas: int = DEFAULT_ARENA_COUNT,
+    ) -> None:
+        self.quota = MemoryQuota(limit)
+        self._space = space
+        self._lane = lane
+        self._total = total
+        self._most_arenas = most_arenas
+        self._count = 0
+        self._arenas: dict[int, _Arena] = {}
+        self._retired: list[_Arena] = []
+        self._ids = itertools.count(1)
+        self._closed = False
+
+    def allocate(self, length: int) -> ArenaGrant:
+        """Make an arena of at least `length` bytes, in whole pages."""
+        self._space.process.processor.require_irql(PASSIVE_LEVEL, "arena allocation")
+        if length <= 0 or length > sys.maxsize:
+            return ArenaGrant(STATUS_INVALID_PARAMETER)
+        self._empty_retired()
+        length = round_to_pages(length)
+        status = self._charge(length)
+        if status != STATUS_SUCCESS:
+            return ArenaGrant(status)
+        arena_id = next(self._ids)
+        try:
+            descriptor, mapping = self._lane.run(_make, f"softhca-arena-{arena_id}", length)
+        except OSError as error:
+            self._uncharge(length)
+            out_of_descriptors = error.errno in _OUT_OF_DESCRIPTORS
+            return ArenaGrant(
+                STATUS_INSUFFICIENT_RESOURCES if out_of_descriptors else STATUS_NO_MEMORY
+            )
+        except BaseException:
+            self._uncharge(length)
+            raise
+        arena = _Arena(mapping, length)
+        if self._closed:  # the process ended while this thread waited
+            os.close(descriptor)  # nobody else has it, so nothing needs emptying
+            self._uncharge(length)
+            return ArenaGrant(STATUS_PROCESS_IS_TERMINATING)
+        self._arenas[arena_id] = arena
+        return ArenaGrant(STATUS_SUCCESS, arena_id, length, descriptor)
+
+    def mapped(self, arena_id: int, base: int) -> int:
+        """Note where the user mapped an arena; from then on its addresses mean that memory."""
+        arena = self._arenas.get(arena_id)
+        if arena is None or arena.placed:
+            return STATUS_INVALID_PARAMETER
+        status = self._space.add_arena(arena_id, base, arena.length, arena.view)
+        arena.placed = status == STATUS_SUCCESS
+        return status
+
+    def free(self, arena_id: int) -> int:
+        """Take an arena back; its addresses fault from now on."""
+        arena = self._arenas.pop(arena_id, None)
+        if arena is None:
+            return STATUS_INVALID_PARAMETER
+        if arena.placed:
+            self._space.remove_arena(arena_id, lambda: self._retired.append(arena))
+        else:
+            self._retired.append(arena)
+        self._empty_retired()
+        return STATUS_SUCCESS
+
+    def close(self) -> None:
+        """Free every arena; the process has ended. Nothing more is granted."""
+        self._closed = True
+        for arena_id in list(self._arenas):
+            self.free(arena_id)
+        self._empty_retired()
+
+    def inspect(self) -> dict[str, Any]:
+        """Return quota and, for each arena, its length and whether it is placed."""
+        return {
+            "quota": self.quota.inspect(),
+            "held": self._count,
+            "arenas": {
+                arena_id: {"length": arena.length, "placed": arena.placed}
+                for arena_id, arena in self._arenas.items()
+            },
+        }
+
+    def _charge(self, length: int) -> int:
+        if self._closed:
+            return STATUS_PROCESS_IS_TERMINATING
+        if self._count >= self._most_arenas:
+            return STATUS_INSUFFICIENT_RESOURCES
+        if not self.quota.charge(length):
+            return STATUS_QUOTA_EXCEEDED
+        if not self._total.charge(length):
+            self.quota.give_back(length)
+            return STATUS_INSUFFICIENT_RESOURCES
+        self._count += 1
+        return STATUS_SUCCESS
+
+    def _uncharge(self, length: int) -> None:
+        self._count -= 1
+        self.quota.give_back(length)
+        self._total.give_back(length)
+
+    def _empty_retired(self) -> None:
+        """Empty what is freed and unlocked; only then is it no longer charged."""
+        while self._retired:
+            arena = self._retired.pop()
+            try:
+                self._lane.run(arena.empty)
+            finally:
+                self._uncharge(arena.length)
+
+
+def _make(name: str, length: int) -> tuple[int, mmap.mmap]:
+    """Create and map a segment; reserving the pages takes its time, so a lane does it."""
+    descriptor = create_segment(name, length)
+    try:
+        return descriptor, map_segment(descriptor, length)
+    except BaseException:
+        os.close(descriptor)
+        raise

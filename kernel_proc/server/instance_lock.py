@@ -1,0 +1,146 @@
+"""Who is the kernel of a name: the flock on the instance's lock file, and what its holder may do.
+
+Only the holder removes what a dead kernel left behind, and of sockets only those that refuse
+connection. An ordinary file where a socket belongs is somebody's mistake and stays.
+
+Spec: flock(2); unix(7).
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+from shared.connection_file import (
+    InstancePaths,
+    RuntimeFolderError,
+    check_folder,
+    instance_paths,
+    prepare_folder,
+    remove_record,
+)
+
+_ATTEMPTS: Final = 1000  # each loses against somebody who is in the folder for a moment only
+
+
+class InstanceLock:
+    """The right to be the kernel of one name; held until `release` or the end of the process."""
+
+    def __init__(self, name: str) -> None:
+        self.paths: InstancePaths = instance_paths(name)
+        self._descriptor = -1
+
+    @property
+    def state_path(self) -> Path:
+        """The file a kernel writes its state to when it is asked to."""
+        return self.paths.folder / "state.json"
+
+    def acquire(self) -> None:
+        """Take the lock and clear what is stale; RuntimeFolderError says why not."""
+        for _ in range(_ATTEMPTS):
+            prepare_folder(self.paths)
+            if self._try_lock():
+                break
+            os.sched_yield()
+        else:
+            raise RuntimeFolderError(f"{self.paths.lock} cannot be locked: others keep asking")
+        try:
+            remove_record(self.paths)
+            for path in (self.paths.lifeline, self.paths.request_socket):
+                _remove_stale_socket(path)
+            self._write_pid()
+        except BaseException:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise
+
+    def release(self) -> None:
+        """Remove every file of the instance, the folder too if nothing else is in it."""
+        if self._descriptor < 0:
+            return
+        remove_record(self.paths)
+        own = (self.state_path, self.paths.lifeline, self.paths.request_socket, self.paths.lock)
+        for path in own:
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a log stays, and so does its folder
+            self.paths.folder.rmdir()
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _try_lock(self) -> bool:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(self.paths.lock, flags, 0o600)
+        except FileNotFoundError:  # a kernel that stops has just removed the folder
+            return False
+        except OSError as error:
+            raise RuntimeFolderError(f"cannot open {self.paths.lock}: {error.strerror}") from error
+        try:
+            locked = self._lock(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if locked:
+            self._descriptor = descriptor
+        else:
+            os.close(descriptor)
+        return locked
+
+    def _lock(self, descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The former holder may have removed the file between our open and our lock.
+            return os.path.samestat(os.fstat(descriptor), self.paths.lock.lstat())
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            pass
+        # Somebody who asks whether a kernel runs shares the lock for a moment; a kernel does not.
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeFolderError(
+                f"a kernel named {self.paths.name!r} is running already ({self._holder()})"
+            ) from None
+        return False
+
+    def _write_pid(self) -> None:
+        # For people who look; the lock is the truth.
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _holder(self) -> str:
+        try:
+            check_folder(self.paths.folder)
+            return f"process {int(self.paths.lock.read_text(encoding='ascii'))}"
+        except (OSError, ValueError, RuntimeFolderError):
+            return "it is just starting or stopping"
+
+
+def _remove_stale_socket(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise RuntimeFolderError(f"{path} is in the way and is no socket: move it away")
+    if _somebody_answers(path):
+        raise RuntimeFolderError(
+            f"somebody who is not the kernel of this name listens at {path}: stop that process"
+        )
+    path.unlink(missing_ok=True)
+
+
+def _somebody_answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError as error:
+            # A live socket of another type says EPROTOTYPE, a full backlog EAGAIN.
+            return error.errno not in (errno.ECONNREFUSED, errno.ENOENT)
+    return True

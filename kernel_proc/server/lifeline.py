@@ -1,0 +1,119 @@
+"""The lifeline of an open session: arena messages, and the sign that its process lives.
+
+Messages are served one at a time on a KTHREAD of the session, because making memory may take
+long; meanwhile the next ones wait in the socket. The end of the connection (death or exec) or of
+the process is the end of the session.
+
+Rules: callbacks run in the dispatcher and never wait.
+Spec: shared/messages.py.
+"""
+
+import socket
+from collections.abc import Callable
+
+from kernel_proc.scheduling.kthread import create_user_thread
+from kernel_proc.server.packet import (
+    Packet,
+    PacketError,
+    close_all,
+    receive_packet,
+    send_packet,
+)
+from kernel_proc.server.session import Session
+from shared.message_codec import MessageError, decode
+from shared.messages import AllocateArena, ArenaGranted, ArenaMapped, Done, FreeArena, Message
+from shared.nt_status import STATUS_INVALID_PARAMETER, STATUS_SUCCESS, status_name
+
+Depart = Callable[[Session, str], object]
+
+
+class Lifeline:
+    """One connection with its session."""
+
+    def __init__(self, connection: socket.socket, session: Session, depart: Depart) -> None:
+        process = session.process
+        self._connection = connection
+        self._session = session
+        self._depart = depart
+        self._processor = process.processor
+        self._thread = create_user_thread(self._processor, process, f"{process.name}/lifeline")
+        self._is_open = True
+        self._processor.add_source(connection, self._readable)
+        if session.peer is not None:
+            self._processor.add_source(session.peer.pidfd, self._process_ended)
+
+    def close(self) -> None:
+        """Hang up; what is being served ends without an answer."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._processor.remove_source(self._connection)
+        self._connection.close()
+        if self._session.peer is not None:
+            self._processor.remove_source(self._session.peer.pidfd)
+
+    def _process_ended(self) -> None:
+        # Asked again: the event may be that of an earlier owner of the descriptor's number.
+        peer = self._session.peer
+        if peer is not None and not peer.is_alive():
+            self._depart(self._session, "its process has ended")
+
+    def _readable(self) -> None:
+        try:
+            packet = receive_packet(self._connection)
+        except PacketError as error:
+            self._answer(Done(0, STATUS_INVALID_PARAMETER, str(error)))
+            return
+        if packet is None:
+            return
+        if not packet.data:
+            self._depart(self._session, "its lifeline has ended")
+            return
+        self._processor.remove_source(self._connection)
+        self._thread.enter_kernel(self._serve, packet)
+
+    def _serve(self, packet: Packet) -> None:
+        # On the session's KTHREAD.
+        close_all(packet.descriptors)
+        if packet.descriptors:
+            self._answer(Done(0, STATUS_INVALID_PARAMETER, "no descriptors were expected"))
+        else:
+            self._serve_message(packet.data)
+        if self._is_open:
+            self._processor.add_source(self._connection, self._readable)
+
+    def _serve_message(self, data: bytes) -> None:
+        try:
+            message = decode(data)
+        except MessageError as error:
+            self._answer(Done(0, STATUS_INVALID_PARAMETER, str(error)[:1000]))
+            return
+        arenas = self._session.arenas
+        if isinstance(message, AllocateArena):
+            self._allocate(message)
+        elif isinstance(message, ArenaMapped):
+            self._done(message.request, arenas.mapped(message.arena, message.base))
+        elif isinstance(message, FreeArena):
+            self._done(message.request, arenas.free(message.arena))
+        else:
+            reason = f"{type(message).__name__} has no place on an open lifeline"
+            self._answer(Done(0, STATUS_INVALID_PARAMETER, reason))
+
+    def _allocate(self, message: AllocateArena) -> None:
+        grant = self._session.arenas.allocate(message.length)
+        if grant.status != STATUS_SUCCESS:
+            self._done(message.request, grant.status)
+            return
+        granted = ArenaGranted(message.request, grant.arena_id, grant.length)
+        try:
+            self._answer(granted, grant.descriptor)
+        finally:
+            close_all([grant.descriptor])
+
+    def _done(self, request: int, status: int) -> None:
+        reason = "" if status == STATUS_SUCCESS else status_name(status)
+        self._answer(Done(request, status, reason))
+
+    def _answer(self, message: Message, *descriptors: int) -> None:
+        if self._is_open and not send_packet(self._connection, message, descriptors):
+            self._depart(self._session, "it does not read its lifeline")

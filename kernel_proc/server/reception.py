@@ -1,0 +1,128 @@
+"""How a process becomes a session: its objects are made, it is told, and then it is let in.
+
+Everything that can fail is done before the session is published, and a failure leaves nothing.
+
+Rules: dispatcher's OS thread; never waits.
+Spec: shared/messages.py (Hello, Welcome, Refused).
+"""
+
+import os
+import socket
+from collections.abc import Callable
+
+from kernel_proc.io_manager.handle_table import HandleTable
+from kernel_proc.io_manager.namespace import IoManager
+from kernel_proc.memory.address_space import AddressSpace
+from kernel_proc.memory.arenas import ArenaTable
+from kernel_proc.memory.private_memory import PrivateMemory
+from kernel_proc.memory.quota import MemoryQuota
+from kernel_proc.scheduling.os_lane import Lane
+from kernel_proc.scheduling.process import KProcess
+from kernel_proc.server.lifeline import Lifeline
+from kernel_proc.server.packet import send_packet
+from kernel_proc.server.peer import Peer
+from kernel_proc.server.rundown import Rundown
+from kernel_proc.server.session import Session, SessionTable
+from kernel_proc.settings import KernelSettings
+from shared.envelope import VERSION
+from shared.messages import Hello, Refused, Welcome
+from shared.nt_status import STATUS_ACCESS_DENIED, STATUS_TOO_MANY_SESSIONS
+
+_LONGEST_NAME = 64
+
+MakeLane = Callable[[str], Lane]
+
+
+class Reception:
+    """Makes sessions within the kernel's limits."""
+
+    def __init__(
+        self,
+        io: IoManager,
+        settings: KernelSettings,
+        sessions: SessionTable,
+        rundown: Rundown,
+        make_lane: MakeLane,
+        log: Callable[[str], object],
+    ) -> None:
+        self.arena_total = MemoryQuota(settings.arena_bytes_total)
+        self.opened = 0
+        self._io = io
+        self._settings = settings
+        self._sessions = sessions
+        self._rundown = rundown
+        self._make_lane = make_lane
+        self._log = log
+
+    def admit(
+        self, connection: socket.socket, peer: Peer, hello: Hello, memory: int, maps: int
+    ) -> Refused | None:
+        """Make a session of a connection, or say why not.
+
+        Takes both descriptors over in any case; connection and peer only if it succeeds.
+        """
+        self._retire_former(peer)
+        try:
+            private = PrivateMemory(memory, maps)
+        except OSError as error:
+            return Refused(STATUS_ACCESS_DENIED, f"its memory cannot be reached: {error.strerror}")
+        if self._sessions.is_full:
+            private.close()
+            limit = self._settings.max_sessions
+            return Refused(STATUS_TOO_MANY_SESSIONS, f"the kernel serves {limit} processes already")
+        session = self.open(hello.process_name, peer.pid, private, peer)
+        lifeline = Lifeline(connection, session, self._rundown.begin)
+        session.close_lifeline = lifeline.close
+        self._log(f"{session} opened")
+        if not send_packet(connection, self.welcome(session)):
+            self._rundown.begin(session, "it left before it was welcomed")
+        return None
+
+    def open(
+        self, name: str, pid: int, private: PrivateMemory | None, peer: Peer | None = None
+    ) -> Session:
+        """Make a session's objects and let it in."""
+        settings = self._settings
+        printable = "".join(c if c.isprintable() else "?" for c in name)[:_LONGEST_NAME]
+        number = self._sessions.next_number()
+        process = KProcess(
+            self._io.processor, printable, pid, pool_quota=settings.pool_bytes_per_process
+        )
+        lane = self._make_lane(f"lane {number}")
+        space = AddressSpace(process, lane, private=private)
+        process.address_space = space
+        process.handle_table = HandleTable(settings.max_handles_per_session)
+        arenas = ArenaTable(space, lane, self.arena_total, settings.arena_bytes_per_process)
+        session = Session(
+            number, process, space, arenas, lane, settings.max_requests_per_session, peer
+        )
+        self._sessions.add(session)
+        self._rundown.none_left.clear()
+        self.opened += 1
+        return session
+
+    def welcome(self, session: Session) -> Welcome:
+        """Say what a new session is told."""
+        settings = self._settings
+        return Welcome(
+            session.number,
+            session.epoch,
+            os.getpid(),
+            VERSION,
+            settings.max_payload_bytes,
+            session.max_requests,
+            settings.max_threads_per_session,
+            settings.arena_bytes_per_process,
+        )
+
+    def _retire_former(self, peer: Peer) -> None:
+        # The pid has been given to a new process, so its former owner has ended, whether or not
+        # that has been noticed yet.
+        for session in self._sessions:
+            former = session.peer
+            if (
+                former is not None
+                and former.pid == peer.pid
+                and former.start_ticks != peer.start_ticks
+            ):
+                self._rundown.begin(session, "its process id belongs to another process now")

@@ -1,0 +1,131 @@
+"""The one ROUTER socket through which requests come and answers go.
+
+Every option that keeps a peer from hurting the kernel is set here: no send waits, no queue is
+endless, a frame that is too long costs its sender the connection, an answer to a peer that is
+gone is an error told at once.
+
+Rules: dispatcher's OS thread only; made after the process has started, never inherited.
+Spec: zmq_setsockopt(3), ZMQ_ROUTER_MANDATORY; zmq_ipc(7).
+"""
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import zmq
+
+from kernel_proc.server.answers import FULL, GONE, SENT
+from shared.envelope import HEADER
+
+#: Messages taken in one go; more would keep other sources, and the threads, waiting.
+BURST: Final = 16
+
+_FRAMES_KEPT: Final = 3  # one more than a message may have, so that the excess shows
+
+_DONTWAIT: Final = int(zmq.DONTWAIT)
+_SNDMORE: Final = int(zmq.SNDMORE | zmq.DONTWAIT)
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
+
+Receive = Callable[[bytes, Sequence[bytes]], object]
+
+
+class RequestSocket:
+    """The ROUTER, its context, and what went wrong on it."""
+
+    __slots__ = ("_context", "_get", "_recv", "_send", "errors", "receive", "socket")
+
+    def __init__(self, max_payload: int, answers_per_peer: int, max_peers: int) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._context.set(zmq.MAX_SOCKETS, min(max_peers, self._context.get(zmq.SOCKET_LIMIT)))
+        socket = self._context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.LINGER, 0)
+        # A peer's queue counts as full when half of what was taken has not been reported back.
+        socket.setsockopt(zmq.SNDHWM, 2 * answers_per_peer + 2)
+        socket.setsockopt(zmq.RCVHWM, answers_per_peer)
+        socket.setsockopt(zmq.MAXMSGSIZE, max(max_payload, HEADER.size))
+        socket.setsockopt(zmq.BACKLOG, 1024)
+        self.socket = socket
+        self.receive: Receive = lambda identity, frames: None
+        self.errors: Counter[str] = Counter()
+        # The C methods themselves: the Python layer above them costs more than it gives.
+        plain: Any = super(zmq.Socket, socket)
+        self._recv = plain.recv
+        self._send = plain.send
+        self._get = plain.get
+
+    def bind(self, endpoint: str) -> None:
+        """Bind the ipc endpoint; only this user can reach its file, at any moment."""
+        old_mask = os.umask(0o177)
+        try:
+            self.socket.bind(endpoint)
+        finally:
+            os.umask(old_mask)
+
+    def drain(self) -> None:
+        """Take a bounded number of messages; what is left keeps the socket readable."""
+        for _ in range(BURST):
+            try:
+                identity = self._recv(_DONTWAIT)
+                frames = self._receive_frames()
+            except zmq.Again:
+                return
+            except zmq.ZMQError as error:
+                self._count(error)
+                return
+            self.receive(identity, frames)
+            if not self._get(_EVENTS) & _POLLIN:
+                return
+
+    def _receive_frames(self) -> list[bytes]:
+        frame = self._recv(_DONTWAIT, False)
+        frames = [frame.bytes]
+        while frame.more:
+            frame = self._recv(_DONTWAIT, False)
+            if len(frames) < _FRAMES_KEPT:
+                frames.append(frame.bytes)
+        return frames
+
+    def send(self, identity: bytes, header: bytes, payload: bytes | None) -> int:
+        """Hand an answer to the peer's queue; FULL or GONE if there is no place for it."""
+        send = self._send
+        try:
+            send(identity, _SNDMORE)
+        except zmq.ZMQError as error:
+            result = self._address_again(identity, error)
+            if result != SENT:
+                return result
+        # A message that has been addressed is taken whole, or silently dropped with its peer.
+        if payload:
+            send(header, _SNDMORE)
+            send(payload, _DONTWAIT)
+        else:
+            send(header, _DONTWAIT)
+        return SENT
+
+    def _address_again(self, identity: bytes, error: zmq.ZMQError) -> int:
+        # libzmq looks for news of its peers once in a millisecond at most, so a queue may be full
+        # in its eyes that has been read long ago. Asking for events makes it look.
+        if error.errno == errno.EAGAIN:
+            try:
+                self._get(_EVENTS)
+                self._send(identity, _SNDMORE)
+            except zmq.ZMQError as second:
+                error = second
+            else:
+                return SENT
+        if error.errno == errno.EAGAIN:
+            return FULL
+        if error.errno != errno.EHOSTUNREACH:
+            self._count(error)
+        return GONE
+
+    def _count(self, error: zmq.ZMQError) -> None:
+        self.errors[errno.errorcode.get(error.errno or 0, "unknown")] += 1
+
+    def close(self) -> None:
+        """Close socket and context at once; unsent answers are dropped."""
+        self._context.destroy(linger=0)

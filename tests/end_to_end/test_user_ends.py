@@ -1,0 +1,172 @@
+"""A user process that ends, in any way and anywhere, takes what it held with it and nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from user_proc.process import UserProcess
+
+pytestmark = pytest.mark.processes
+
+POINTS = {
+    "connected": """
+        process = UserProcess.connect(name)
+    """,
+    "with an open device": """
+        process = UserProcess.connect(name)
+        device = process.open_device("noop")
+        device.device_io_control(noop_code(0, 0), b"x", bytearray(1))
+    """,
+    "with arenas": """
+        process = UserProcess.connect(name)
+        buffers = [process.allocate(1 << 20) for _ in range(5)]
+    """,
+    "waiting for an event": """
+        process = UserProcess.connect(name)
+        event = process.create_event()
+        threading.Thread(target=event.wait, daemon=True).start()
+        event.duplicate if hasattr(event, "duplicate") else None
+    """,
+    "in a synchronous request": """
+        process = UserProcess.connect(name)
+        device = process.open_device("holder")
+        threading.Thread(target=device.device_io_control, args=(HOLD,), daemon=True).start()
+    """,
+    "with overlapped requests": """
+        process = UserProcess.connect(name)
+        device = process.open_device("holder", overlapped=True)
+        pending = [device.start(HOLD, b"data", bytearray(8)) for _ in range(10)]
+    """,
+    "in the middle of lifeline requests": """
+        from shared.message_codec import encode
+        from shared.messages import AllocateArena
+        process = UserProcess.connect(name)
+        for number in range(100, 110):
+            process._lifeline._socket.send(encode(AllocateArena(number, 1 << 20)))
+    """,
+    "silent on the lifeline": """
+        import socket
+        from shared.connection_file import instance_paths
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(str(instance_paths(name).lifeline))
+    """,
+    "with many threads": """
+        process = UserProcess.connect(name)
+        device = process.open_device("holder", overlapped=True)
+        def work():
+            own = process.open_device("noop")
+            own.device_io_control(noop_code(0, 2), b"x", bytearray(1))
+            device.start(HOLD)
+            done.wait()
+            own.device_io_control(HOLD)
+        done = threading.Barrier(9)
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
+        for thread in threads: thread.start()
+        done.wait()
+    """,
+    "in the midst of calls": """
+        process = UserProcess.connect(name)
+        device = process.open_device("noop")
+        def work():
+            while True:
+                device.device_io_control(noop_code(0, 2), b"x" * 4096, bytearray(4096))
+        threading.Thread(target=work, daemon=True).start()
+    """,
+}
+
+
+def baseline(kernel: Any) -> tuple[int, int, int, int]:
+    """What must be the same before and after: descriptors, OS threads, KTHREADs, open files."""
+    with UserProcess.connect(kernel.name):  # so that everything made at first use has been made
+        pass
+    state = kernel.wait_for_sessions(0)
+    return (
+        state["descriptors"],
+        state["os_threads"],
+        len(state["dispatcher"]["threads"]),
+        sum(device["open_count"] for device in state["io_manager"]["devices"].values()),
+    )
+
+
+@pytest.mark.parametrize("point", POINTS.values(), ids=list(POINTS))
+@pytest.mark.parametrize("way", ["killed", "exec", "ended"])
+def test_nothing_is_left_of_it(kernel: Any, run: Callable[[str], Any], point: str, way: str):
+    before = baseline(kernel)
+    end = {
+        "killed": "at('here'); stay()",
+        "exec": "at('here'); sys.stdin.readline(); os.execv('/bin/cat', ['cat'])",
+        "ended": "at('here'); sys.stdin.readline(); os._exit(0)",
+    }[way]
+    with UserProcess.connect(kernel.name) as witness, witness.open_device("noop") as device:
+        user = run(strip(point) + "\n" + end)
+        assert user.said() == "here"
+        if way == "killed":
+            user.process.kill()
+        else:
+            user.process.stdin.write("\n")
+            user.process.stdin.flush()
+        kernel.wait_for_sessions(1)
+        assert device.device_io_control(0x80012000) >= 0  # everybody else goes on
+        user.finish()
+    kernel.wait_for_sessions(0)
+    assert baseline(kernel) == before
+    state = kernel.state()
+    assert state["arena_total"]["used"] == 0
+    assert state["lifelines"]["silent_connections"] == 0
+
+
+def strip(code: str) -> str:
+    lines = [line for line in code.splitlines() if line.strip()]
+    return "\n".join(line[8:] for line in lines)
+
+
+def test_a_forked_child_keeps_no_session_alive(kernel: Any, run: Callable[[str], Any]):
+    user = run("""
+        process = UserProcess.connect(name)
+        at("here")
+        sys.stdin.readline()
+        if os.fork() == 0:
+            os.setsid()
+            reader, writer = os.pipe()
+            print(os.getpid(), flush=True)
+            os.read(reader, 1)
+        os._exit(0)
+    """)
+    assert user.said() == "here"
+    kernel.wait_for_sessions(1)
+    user.process.stdin.write("\n")
+    user.process.stdin.flush()
+    child = int(user.said())
+    try:
+        kernel.wait_for_sessions(0)
+    finally:
+        import os
+        import signal
+
+        os.kill(child, signal.SIGKILL)
+
+
+def test_fifty_sessions_that_connect_and_die_leave_nothing(kernel: Any, run: Callable[[str], Any]):
+    before = baseline(kernel)
+    for _ in range(2):
+        users = [
+            run("""
+                processes = [UserProcess.connect(name) for _ in range(5)]
+                devices = [process.open_device("holder", overlapped=True) for process in processes]
+                pending = [device.start(HOLD) for device in devices]
+                buffers = [process.allocate(4096) for process in processes]
+                at("here")
+                stay()
+            """)
+            for _ in range(5)
+        ]
+        assert [user.said() for user in users] == ["here"] * 5
+        kernel.wait_for_sessions(25)
+        for user in users:
+            user.process.kill()
+        for user in users:
+            user.finish()
+        kernel.wait_for_sessions(0)
+    assert baseline(kernel) == before
+    assert kernel.log.count(" ended: its ") == 50 + 2

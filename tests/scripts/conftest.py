@@ -1,0 +1,110 @@
+"""A copy of the project's set-up in a folder of its own, with a Python that only writes down."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TOOLS = ("bash", "cat", "dirname", "env", "find", "flock", "mkdir", "mv", "readlink")
+TOOLS += ("sha256sum", "stat", "uname")
+
+
+class ProjectCopy:
+    """The scripts in `root`, run with a PATH that holds the fake Python and the tools alone."""
+
+    def __init__(self, repository: Path, base: Path) -> None:
+        self.base = base
+        self.root = base / "a clone"
+        self.fake = base / "fake"
+        self.bin = base / "bin"
+        for folder in (self.root, self.fake, self.bin, base / "elsewhere"):
+            folder.mkdir()
+        shutil.copytree(repository / "scripts", self.root / "scripts")
+        shutil.copytree(repository / ".ci", self.root / ".ci")
+        shutil.copy(repository / "pyproject.toml", self.root)
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(shutil.which(tool) or tool)
+        self.add_python("python3")
+        self.environment = {"PATH": str(self.bin), "FAKE": str(self.fake)}
+
+    @property
+    def venv(self) -> Path:
+        return self.root / ".venv"
+
+    @property
+    def stamp(self) -> str:
+        return (self.venv / "softhca.stamp").read_text()
+
+    @property
+    def log(self) -> list[str]:
+        """What the fake Python was asked, since the start or the last `forget`."""
+        log = self.fake / "log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def forget(self) -> None:
+        (self.fake / "log").unlink(missing_ok=True)
+
+    def add_python(self, name: str, version: str | None = None) -> None:
+        shutil.copy(Path(__file__).with_name("fake_python"), self.bin / name)
+        if version is not None:
+            (self.fake / f"{name}-version").write_text(version)
+
+    def add_tool(self, name: str, body: str) -> None:
+        tool = self.bin / name
+        tool.unlink(missing_ok=True)
+        tool.write_text(f"#!/bin/bash\n{body}\n")
+        tool.chmod(0o755)
+
+    def switch(self, name: str, text: str = "") -> None:
+        (self.fake / name).write_text(text)
+
+    def switch_off(self, name: str) -> None:
+        (self.fake / name).unlink()
+
+    def start(
+        self,
+        *arguments: str,
+        script: str = "scripts/softhca",
+        user: int | None = None,
+        own_group: bool = False,
+        **more: str,
+    ) -> "subprocess.Popen[str]":
+        """Start a script as `user`, with `more` variables in its environment."""
+        return subprocess.Popen(
+            [self.root / script, *arguments],
+            cwd=self.base / "elsewhere",
+            env=self.environment | more,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            user=user,
+            process_group=0 if own_group else None,
+        )
+
+    def run(
+        self, *arguments: str, script: str = "scripts/softhca", user: int | None = None, **more: str
+    ) -> "subprocess.CompletedProcess[str]":
+        with self.start(*arguments, script=script, user=user, **more) as process:
+            out, errors = process.communicate(timeout=30)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+
+@pytest.fixture
+def copy(repository: Path) -> Iterator[ProjectCopy]:
+    base = Path(tempfile.mkdtemp(prefix="shs-"))
+    base.chmod(0o755)
+    try:
+        yield ProjectCopy(repository, base)
+    finally:
+        shutil.rmtree(base)
+
+
+@pytest.fixture
+def another_user() -> int | None:
+    """The number of a user that is not root, when the tests run as root."""
+    return 65534 if os.geteuid() == 0 else None

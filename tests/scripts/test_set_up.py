@@ -1,0 +1,331 @@
+"""The set-up of .venv: when it is made, renewed and left alone, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.scripts.conftest import ProjectCopy
+
+pytestmark = pytest.mark.processes
+
+MADE_ANEW = ["venv by python3", "pip -e ."]
+
+
+def steps(copy: ProjectCopy) -> list[str]:
+    """What the fake Python did, without the details of pip."""
+    return [re.sub(r"^pip (\S+) in .*", r"pip -e \1", line) for line in copy.log]
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence of a start that failed."""
+    assert (done.returncode, done.stdout) == (1, "")
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("softhca: ")]
+    assert len(sentences) == 1, done.stderr
+    assert done.stderr.endswith(f"{sentences[0]}\n")
+    return sentences[0]
+
+
+# --- made once ---------------------------------------------------------------------------------
+
+
+def test_the_first_start_makes_the_environment_and_goes_on(copy: ProjectCopy):
+    done = copy.run("bench", "two words", "*")
+    assert done.returncode == 0
+    assert done.stderr == "setting up .venv (once)...\n"
+    assert steps(copy) == MADE_ANEW
+    words = [line for line in done.stdout.splitlines() if line.startswith("argument=")]
+    assert words == ["argument=bench", "argument=two words", "argument=*"]
+
+
+def test_a_later_start_runs_no_set_up_and_says_nothing(copy: ProjectCopy):
+    copy.run()
+    copy.forget()
+    done = copy.run()
+    assert (done.returncode, done.stderr, copy.log) == (0, "", [])
+
+
+def test_the_command_takes_the_place_of_the_shell_so_that_signals_reach_it(copy: ProjectCopy):
+    copy.run()
+    with copy.start() as process:
+        out, _ = process.communicate(timeout=30)
+    assert f"pid={process.pid}" in out.splitlines()
+
+
+def test_the_callers_folder_is_kept_and_its_python_variables_are_not(copy: ProjectCopy):
+    done = copy.run(PYTHONPATH="/foreign", PYTHONHOME="/foreign", VIRTUAL_ENV="/foreign")
+    lines = done.stdout.splitlines()
+    assert f"cwd={copy.base}/elsewhere" in lines
+    assert {"home=unset", "path=unset", "virtual=unset"} <= set(lines)
+
+
+def test_packages_go_into_the_environment_whatever_pip_is_told(copy: ProjectCopy):
+    copy.run(PIP_TARGET="/t", PIP_PREFIX="/p", PIP_USER="1")
+    assert copy.log[1] == f"pip . in {copy.root} user=0"
+
+
+def test_a_start_through_a_symlink_finds_the_project(copy: ProjectCopy):
+    link = copy.base / "elsewhere" / "softhca"
+    link.symlink_to(copy.root / "scripts" / "softhca")
+    assert copy.run(script=str(link)).returncode == 0
+    assert copy.venv.is_dir()
+
+
+def test_an_active_environment_of_the_project_does_not_make_itself(copy: ProjectCopy):
+    copy.run()
+    (copy.venv / "softhca.stamp").write_text("unfinished\n")
+    copy.forget()
+    (copy.venv / "bin" / "python").rename(copy.venv / "bin" / "python3")
+    done = copy.run(PATH=f"{copy.venv}/bin:{copy.bin}")
+    assert (done.returncode, steps(copy)) == (0, MADE_ANEW)
+
+
+# --- out of date -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["pyproject.toml", "scripts/_setup.sh"])
+def test_a_changed_source_of_the_set_up_runs_pip_again(copy: ProjectCopy, source: str):
+    copy.run()
+    copy.forget()
+    with (copy.root / source).open("a") as file:
+        file.write("# changed\n")
+    assert copy.run().stderr == "setting up .venv (something is new)...\n"
+    assert steps(copy) == ["pip -e ."]
+    copy.forget()
+    copy.run()
+    assert copy.log == []
+
+
+def test_another_interpreter_below_makes_the_environment_anew(copy: ProjectCopy):
+    copy.run()
+    copy.forget()
+    (copy.venv / "left over").touch()
+    os.utime(copy.venv / "bin" / "python", (1, 1))
+    copy.run()
+    assert steps(copy) == MADE_ANEW
+    assert not (copy.venv / "left over").exists()
+
+
+def test_a_clone_that_was_moved_makes_the_environment_anew(copy: ProjectCopy):
+    copy.run()
+    copy.forget()
+    copy.root = copy.root.rename(copy.base / "moved")
+    assert copy.run().returncode == 0
+    assert steps(copy) == MADE_ANEW
+    assert str(copy.root) in copy.stamp
+
+
+def test_an_environment_without_interpreter_is_made_anew(copy: ProjectCopy):
+    copy.run()
+    copy.forget()
+    (copy.venv / "bin" / "python").unlink()
+    assert copy.run().returncode == 0
+    assert steps(copy) == MADE_ANEW
+
+
+def test_an_extra_is_added_once_and_kept(copy: ProjectCopy):
+    copy.run()
+    copy.forget()
+    copy.run(script="scripts/test")
+    assert steps(copy)[0] == "pip -e .[test]"
+    copy.forget()
+    copy.run(script="scripts/test")
+    copy.run()
+    assert [line for line in steps(copy) if line.startswith(("pip", "venv"))] == []
+    with (copy.root / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    copy.forget()
+    copy.run()
+    assert steps(copy) == ["pip -e .[test]"]
+
+
+def test_an_environment_made_by_hand_is_used_and_nothing_in_it_is_lost(copy: ProjectCopy):
+    (copy.venv / "bin").mkdir(parents=True)
+    (copy.venv / "own").touch()
+    (copy.venv / "bin" / "python").symlink_to(copy.bin / "python3")
+    done = copy.run()
+    assert (done.returncode, steps(copy)) == (0, ["pip -e ."])
+    assert (copy.venv / "own").exists()
+
+
+@pytest.mark.parametrize(("switch", "text"), [("no-pip", ""), ("python-version", "3.10.1")])
+def test_an_environment_made_by_hand_that_does_not_fit_is_not_touched(
+    copy: ProjectCopy, switch: str, text: str
+):
+    (copy.venv / "bin").mkdir(parents=True)
+    (copy.venv / "bin" / "python").symlink_to(copy.bin / "python3")
+    copy.switch(switch, text)
+    said = refusal(copy.run())
+    assert "was not made by this command" in said
+    assert "move it away" in said
+    assert copy.log == []
+
+
+# --- interrupted, and several at once ------------------------------------------------------------
+
+
+def test_a_set_up_that_was_killed_is_done_again_when_its_pip_has_ended(copy: ProjectCopy):
+    for fifo in ("pip-waits", "pip-started"):
+        os.mkfifo(copy.fake / fifo)
+    first = copy.start()
+    assert (copy.fake / "pip-started").read_text() == "started\n"
+    first.kill()
+    first.wait()
+    assert copy.stamp == "unfinished\n"
+
+    second = copy.start()
+    assert second.stderr is not None
+    assert second.stderr.readline() == "waiting for another set-up of this .venv to end...\n"
+    (copy.fake / "pip-waits").write_text("go on\n")
+    # The pipe of the second pip stands in the same place.
+    assert (copy.fake / "pip-started").read_text() == "started\n"
+    (copy.fake / "pip-waits").write_text("go on\n")
+    out, errors = second.communicate(timeout=30)
+    assert (second.returncode, errors) == (0, "setting up .venv (once)...\n")
+    assert out.startswith("pid=")
+    assert steps(copy) == MADE_ANEW * 2
+    first.communicate(timeout=30)
+
+
+def test_an_interrupt_from_the_keyboard_ends_the_set_up_and_its_pip(copy: ProjectCopy):
+    for fifo in ("pip-waits", "pip-started"):
+        os.mkfifo(copy.fake / fifo)
+    process = copy.start(own_group=True)
+    assert (copy.fake / "pip-started").read_text() == "started\n"
+    os.killpg(process.pid, signal.SIGINT)
+    # The pipes end when shell and pip, which both hold them, are gone.
+    done = process.communicate(timeout=30)
+    assert (process.returncode, *done) == (130, "", "setting up .venv (once)...\n")
+    assert copy.stamp == "unfinished\n"
+
+
+def test_a_change_made_while_pip_runs_is_seen_at_the_next_start(copy: ProjectCopy):
+    for fifo in ("pip-waits", "pip-started"):
+        os.mkfifo(copy.fake / fifo)
+    process = copy.start()
+    assert (copy.fake / "pip-started").read_text() == "started\n"
+    with (copy.root / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    (copy.fake / "pip-waits").write_text("go on\n")
+    process.communicate(timeout=30)
+    for fifo in ("pip-waits", "pip-started"):
+        copy.switch_off(fifo)
+    copy.forget()
+    copy.run()
+    assert steps(copy) == ["pip -e ."]
+
+
+def test_starts_at_the_same_time_make_one_environment(copy: ProjectCopy):
+    starts = [copy.start() for _ in range(6)]
+    ends = [process.communicate(timeout=30) for process in starts]
+    assert [process.returncode for process in starts] == [0] * 6
+    assert all(out.startswith("pid=") for out, _ in ends)
+    assert steps(copy) == MADE_ANEW
+
+
+# --- it cannot -----------------------------------------------------------------------------------
+
+
+def test_a_failing_pip_names_network_and_configuration_and_is_tried_again(copy: ProjectCopy):
+    copy.switch("pip-fails")
+    said = refusal(copy.run())
+    assert "check the network or pip's configuration" in said
+    assert copy.stamp == "unfinished\n"
+    copy.switch_off("pip-fails")
+    copy.forget()
+    assert copy.run().returncode == 0
+    assert steps(copy) == MADE_ANEW
+
+
+def test_a_failing_venv_is_said(copy: ProjectCopy):
+    copy.switch("venv-fails")
+    assert f"could not make {copy.venv}" in refusal(copy.run())
+
+
+def test_a_python_that_is_too_old_is_named_with_the_cure(copy: ProjectCopy):
+    copy.add_python("python3", "3.9.18")
+    copy.add_python("python", "2.7.18")
+    said = refusal(copy.run())
+    assert "CPython 3.11 or later" in said
+    assert "(python3 is 3.9.18, python is 2.7.18)" in said
+    assert said.endswith("apt install python3 python3-venv")
+    assert not copy.venv.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "unfit", "said"),
+    [
+        ("sys.version_info = (3, 11, 0)", 0, "3.11.0"),
+        ("sys.version_info = (3, 14, 1)", 0, "3.14.1"),
+        ("sys.version_info = (3, 10, 9)", 1, "3.10.9"),
+        ("sys.version_info = (2, 7, 18)", 1, "2.7.18"),
+        ("sys.version_info = (3, 12, 0); sys.implementation.name = 'pypy'", 1, "3.12.0 (pypy)"),
+        (
+            "sys.version_info = (3, 13, 0); import sysconfig; sysconfig.get_config_var = bool",
+            1,
+            "3.13.0 (free-threaded)",
+        ),
+    ],
+)
+def test_the_question_asked_of_an_interpreter(
+    copy: ProjectCopy, change: str, unfit: int, said: str
+):
+    question = subprocess.check_output(
+        ["bash", "-c", '. scripts/_setup.sh; printf %s "$fitness"'], cwd=copy.root, text=True
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; {change}\n{question}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (unfit, f"{said}\n")
+
+
+def test_a_python_that_is_missing_is_said_with_the_cure(copy: ProjectCopy):
+    (copy.bin / "python3").unlink()
+    said = refusal(copy.run())
+    assert "was not found;" in said
+    assert said.endswith("apt install python3 python3-venv")
+
+
+def test_a_newer_python_under_its_own_name_is_found(copy: ProjectCopy):
+    copy.add_python("python3", "3.9.18")
+    copy.add_python("python3.12", "3.12.1")
+    assert copy.run().returncode == 0
+    assert copy.log[0] == "venv by python3.12"
+
+
+def test_a_missing_ensurepip_names_the_package(copy: ProjectCopy):
+    copy.switch("no-ensurepip")
+    assert refusal(copy.run()).endswith("apt install python3-venv")
+
+
+def test_another_system_is_refused(copy: ProjectCopy):
+    copy.add_tool("uname", "echo Darwin")
+    assert "Linux is needed and this is Darwin" in refusal(copy.run())
+
+
+def test_a_folder_without_the_right_to_write_is_named(copy: ProjectCopy, another_user: int | None):
+    copy.root.chmod(0o555)
+    try:
+        said = refusal(copy.run(user=another_user))
+    finally:
+        copy.root.chmod(0o755)
+    assert f"cannot write to {copy.root}" in said
+
+
+def test_a_ready_environment_needs_no_right_to_write(copy: ProjectCopy, another_user: int | None):
+    copy.run()
+    copy.root.chmod(0o555)
+    try:
+        assert copy.run(user=another_user).returncode == 0
+    finally:
+        copy.root.chmod(0o755)

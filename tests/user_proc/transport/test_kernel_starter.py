@@ -1,0 +1,219 @@
+"""Real kernel processes: started, refused, stopped, killed, left by their owner, looked at."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared import connection_file as cf
+from user_proc.errors import KernelNotRunning, KernelStartFailed, RuntimeFolderUnusable
+from user_proc.process import UserProcess
+from user_proc.transport import kernel_starter
+from user_proc.transport.kernel_starter import (
+    StartedKernel,
+    kernel_status,
+    list_kernels,
+    start_kernel,
+    stop_kernel,
+)
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def name() -> str:
+    return f"k-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def kernel(name: str) -> Iterator[StartedKernel]:
+    with start_kernel(name) as started:
+        yield started
+
+
+def readable(descriptor: int, seconds: float) -> bool:
+    return bool(select.select([descriptor], [], [], seconds)[0])
+
+
+def test_a_started_kernel_is_ready_and_a_stopped_one_leaves_nothing(name: str):
+    folder = cf.instance_paths(name).folder
+    kernel = start_kernel(name)
+    assert kernel.running
+    status = kernel_status(name)
+    assert (status.running, status.pid, status.folder) == (True, kernel.pid, folder)
+    assert name in [one.name for one in list_kernels()]
+    with UserProcess.connect(name) as process:
+        assert process.kernel_pid == kernel.pid
+    assert os.getsid(kernel.pid) == kernel.pid
+    assert kernel.stop()
+    assert kernel.stop()
+    assert not kernel.running
+    assert kernel.exit_code == 0
+    assert not folder.exists()
+    assert kernel_status(name).state == "none"
+    assert name not in [one.name for one in list_kernels()]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(kernel.pid, os.WNOHANG)
+
+
+def test_descriptors_are_given_back(name: str):
+    before = os.listdir("/proc/self/fd")
+    for _ in range(2):
+        with start_kernel(name):
+            pass
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_second_kernel_of_a_name_is_refused(kernel: StartedKernel):
+    with pytest.raises(KernelStartFailed, match=f"kernel '{kernel.name}' did not start: .*running"):
+        start_kernel(kernel.name)
+    assert kernel_status(kernel.name).pid == kernel.pid
+    with UserProcess.connect(kernel.name) as process:
+        assert process.echo(b"still here") == b"still here"
+
+
+def test_settings_are_options(name: str):
+    with start_kernel(name, settings={"verifier": True, "max_sessions": 1, "seed": None}):
+        arguments = Path(f"/proc/{kernel_status(name).pid}/cmdline").read_bytes().split(b"\0")
+        assert b"--verifier" in arguments
+        assert arguments[arguments.index(b"--max-sessions") + 1] == b"1"
+        assert b"--seed" not in arguments
+
+
+def test_a_wrong_setting_is_a_sentence(name: str):
+    with pytest.raises(KernelStartFailed, match=r"did not start: .*max_sessions must lie between"):
+        start_kernel(name, settings={"max_sessions": 0})
+    with pytest.raises(KernelStartFailed, match=r"did not start: .*no-such-setting"):
+        start_kernel(name, settings={"no_such_setting": 1})
+
+
+def test_a_kernel_that_ends_without_a_word(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", "/bin/cat")
+    with pytest.raises(KernelStartFailed, match=r"it ended at once; the end of .*cat"):
+        start_kernel(name)
+
+
+def test_a_kernel_that_never_gets_ready(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    script = tmp_path / "sleeper"
+    script.write_text("#!/bin/sh\nexec sleep 60\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(KernelStartFailed, match=r"not ready within 0\.1 s"):
+        start_kernel(name, timeout=0.1)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_stop_by_name(name: str):
+    kernel = start_kernel(name, owner_bound=False)
+    assert stop_kernel(name)
+    assert readable(kernel.pidfd, 5)
+    with pytest.raises(KernelNotRunning):
+        stop_kernel(name)
+    assert kernel.log.read_text()  # kept, because nobody owns this kernel
+    kernel.stop()
+
+
+def test_a_kernel_that_does_not_stop_is_killed(name: str):
+    kernel = start_kernel(name, owner_bound=False)
+    os.kill(kernel.pid, signal.SIGSTOP)
+    assert not stop_kernel(name, timeout=0.1)
+    assert readable(kernel.pidfd, 5)
+    assert kernel_status(name).state == "dead"
+    assert [one.state for one in list_kernels() if one.name == name] == ["dead"]
+    with pytest.raises(KernelNotRunning):
+        stop_kernel(name)
+    kernel.stop()
+
+
+def test_start_after_a_kill_recovers(name: str):
+    first = start_kernel(name)
+    os.kill(first.pid, signal.SIGKILL)
+    assert readable(first.pidfd, 5)
+    assert not first.running
+    assert kernel_status(name).state == "dead"
+    with start_kernel(name) as second:
+        assert kernel_status(name).pid == second.pid
+    assert not first.stop()
+    assert first.exit_code == -signal.SIGKILL
+
+
+def test_a_record_of_a_stranger_kills_nobody(name: str):
+    """Our own pid, with another start time, another boot, or without the lock."""
+    paths = cf.instance_paths(name)
+    cf.prepare_folder(paths)
+    cf.write_record(paths, cf.own_record(name, 1))
+    paths.lock.touch()
+    with pytest.raises(KernelNotRunning):
+        stop_kernel(name)
+    assert kernel_status(name).state == "dead"
+
+
+def test_broken_files_are_a_sentence(name: str):
+    paths = cf.instance_paths(name)
+    cf.prepare_folder(paths)
+    paths.connection_file.write_text("{")
+    for look in (stop_kernel, kernel_status):
+        with pytest.raises(RuntimeFolderUnusable, match="is not a connection file"):
+            look(name)
+    paths.folder.chmod(0o755)
+    with pytest.raises(RuntimeFolderUnusable, match="chmod 700"):
+        start_kernel(name)
+    with pytest.raises(RuntimeFolderUnusable, match="cannot name an instance"):
+        start_kernel("../x")
+    paths.folder.chmod(0o700)
+    paths.connection_file.unlink()
+
+
+OWNER = """
+import os, sys
+from user_proc.transport.kernel_starter import start_kernel
+kernel = start_kernel(sys.argv[1], owner_bound=sys.argv[2] == "bound")
+print(kernel.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def owner(name: str, kind: str) -> tuple["subprocess.Popen[str]", int]:
+    """Start a program that starts a kernel; give it, and the kernel's pidfd."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", OWNER, name, kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=kernel_starter._ROOT,
+    )
+    assert process.stdout is not None
+    return process, os.pidfd_open(int(process.stdout.readline()))
+
+
+def test_a_kernel_ends_with_its_owner(name: str):
+    process, pidfd = owner(name, "bound")
+    process.kill()
+    process.communicate()
+    try:
+        assert readable(pidfd, 5)
+    finally:
+        os.close(pidfd)
+    assert kernel_status(name).state == "none"
+
+
+def test_a_kernel_without_owner_goes_on(name: str):
+    process, pidfd = owner(name, "free")
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    try:
+        assert not readable(pidfd, 0)
+        with UserProcess.connect(name) as user:
+            assert user.echo(b"alone") == b"alone"
+        assert stop_kernel(name)
+        assert readable(pidfd, 5)
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,366 @@
+"""One thread's requests: answered, interrupted at every point, refused, ended from elsewhere."""
+
+import signal
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import zmq
+
+from shared.envelope import (
+    FLAG_OUTPUT_INLINE,
+    KIND_CANCEL_SYNCHRONOUS,
+    KIND_CLOSE,
+    KIND_DEVICE_CONTROL,
+    KIND_REPLY,
+    KIND_THREAD_EXIT,
+    REQUEST_ID_SHIFT,
+)
+from user_proc.errors import (
+    CallInProgress,
+    ConnectionClosed,
+    KernelDied,
+    KernelNotResponding,
+    ProtocolError,
+    SofthcaError,
+)
+from user_proc.transport import thread_port
+
+
+class Interrupt(Exception):
+    """Stands for KeyboardInterrupt where a real one would end the test run."""
+
+
+@pytest.fixture
+def interrupt():
+    """Let SIGUSR1 raise in the main thread, as SIGINT does; give what sends it."""
+
+    def raise_it(*_: object) -> None:
+        raise Interrupt
+
+    old = signal.signal(signal.SIGUSR1, raise_it)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, old)
+
+
+@pytest.fixture
+def helper():
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def call_and_reply(fake: Any, helper: Any, port: Any) -> Any:
+    """Make one ordinary call and give its answer."""
+    answered = helper.submit(lambda: fake.reply(fake.next_request(), b"good", flags=2, status=5))
+    answer, body = port.call(KIND_CLOSE, 0, 3)
+    answered.result()
+    return answer[6], body
+
+
+def test_fields_of_request_and_answer(fake: Any, helper: Any, channel: Any):
+    port = channel.port()
+    fields = (KIND_DEVICE_CONTROL, 3, 4, 0x80012000, 6, 7, 8, 9, 10, 11, 12)
+    call = helper.submit(fake.next_request)
+    reply = helper.submit(
+        lambda: fake.reply(
+            call.result(), b"out", flags=FLAG_OUTPUT_INLINE, status=1, sequence=2, information=3,
+            iosb_status=4, file_handle=5, apc_context=6,
+        )
+    )  # fmt: skip
+    answer, body = port.call(*fields, payload=b"input")
+    reply.result()
+    _, header, payload = call.result()
+    assert payload == b"input"
+    assert (
+        header.kind, header.flags, header.file_handle, header.control_code, header.event_handle,
+        header.input_address, header.output_address, header.input_length, header.output_length,
+        header.apc_context, header.information,
+    ) == fields  # fmt: skip
+    assert (header.session, header.epoch, header.thread) == (7, 0x1234567890ABCDEF, 1)
+    assert header.request_id == 1 << REQUEST_ID_SHIFT | 1
+    assert body == b"out"
+    assert answer[1:4] == (KIND_REPLY, FLAG_OUTPUT_INLINE, 5)
+    assert answer[5:] == (6, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", bytes(65536), bytearray(b"abc"), memoryview(b"de")])
+def test_echo_and_its_count(channel: Any, payload: Any):
+    assert channel.echo(payload) == bytes(payload)
+    counters = channel.counters()
+    assert (counters.messages_sent, counters.messages_received) == (1, 1)
+    assert counters.bytes_sent == counters.bytes_received == 104 + len(payload)
+
+
+def test_interrupted_wait_leaves_the_port_usable(
+    fake: Any, channel: Any, interrupt: Any, helper: Any
+):
+    """The late answer is dropped by its id, and until then the caller's buffer is kept."""
+
+    class Buffer:
+        pass
+
+    port = channel.port()
+    taken = helper.submit(lambda: (fake.next_request(), interrupt())[0])
+    buffer = Buffer()
+    alive = weakref.ref(buffer)
+    with pytest.raises(Interrupt):
+        port.call(KIND_DEVICE_CONTROL, 0, 3, keep=buffer)
+    del buffer
+    abandoned = taken.result()
+    _, cancel, _ = fake.next_request()
+    assert cancel.kind == KIND_CANCEL_SYNCHRONOUS
+    assert cancel.request_id == abandoned[1].request_id
+    assert alive() is not None
+    fake.reply(abandoned, b"late", flags=FLAG_OUTPUT_INLINE, status=0xC0000120)
+    assert call_and_reply(fake, helper, port) == (5, b"good")
+    assert alive() is None
+    assert channel.counters().late_answers == 1
+    assert channel.echo(b"again") == b"again"
+
+
+def test_interrupted_again_while_another_is_abandoned(
+    fake: Any, channel: Any, interrupt: Any, helper: Any
+):
+    port = channel.port()
+    abandoned = []
+    for count in range(3):
+        taken = helper.submit(lambda: (fake.next_request(), interrupt())[0])
+        with pytest.raises(Interrupt):
+            port.call(KIND_DEVICE_CONTROL, 0, 3)
+        abandoned.append(taken.result())
+        cancelled = [fake.next_request()[1].request_id for _ in range(count + 1)]
+        assert cancelled == [request[1].request_id for request in abandoned]
+    for request in abandoned:
+        fake.reply(request)
+    assert call_and_reply(fake, helper, port) == (5, b"good")
+    assert channel.counters().late_answers == 3
+
+
+@pytest.mark.parametrize("parts_out", [0, 1, 2])
+def test_interrupted_send_goes_on_with_a_new_socket(
+    fake: Any, channel: Any, helper: Any, parts_out: int
+):
+    port = channel.port()
+    plain_send = port._send
+    left = [parts_out]
+
+    def send(frame: bytes, flags: int = 0) -> None:
+        if left[0]:
+            plain_send(frame, flags)
+            left[0] -= 1
+        if not left[0]:
+            raise Interrupt
+
+    port._send = send
+    with pytest.raises(Interrupt):
+        port.call(KIND_DEVICE_CONTROL, 0, 3, payload=b"half")
+    first_identity = fake.next_request()[0] if parts_out == 2 else None
+    answered = helper.submit(lambda: [fake.next_request(), fake.next_request()])
+    answered.add_done_callback(lambda done: fake.reply(done.result()[1], status=9))
+    assert port.call(KIND_CLOSE, 0, 4)[0][6] == 9
+    cancel, close = answered.result()
+    assert (cancel[1].kind, close[1].kind) == (KIND_CANCEL_SYNCHRONOUS, KIND_CLOSE)
+    assert cancel[1].request_id == close[1].request_id - 1
+    assert cancel[0] == close[0] != first_identity
+    assert channel.echo(b"again") == b"again"
+
+
+def test_interrupted_between_the_frames_of_an_answer(fake: Any, channel: Any, helper: Any):
+    port = channel.port()
+    plain_recv = port._recv
+    calls = []
+
+    def recv() -> bytes:
+        calls.append(None)
+        if len(calls) == 2:
+            port._recv = plain_recv
+            raise Interrupt
+        return plain_recv()
+
+    port._recv = recv
+    answered = helper.submit(lambda: fake.reply(fake.next_request(), b"lost", flags=2))
+    with pytest.raises(Interrupt):
+        port.call(KIND_DEVICE_CONTROL, 0, 3)
+    answered.result()
+    assert fake.next_request()[1].kind == KIND_CANCEL_SYNCHRONOUS
+    assert call_and_reply(fake, helper, port) == (5, b"good")
+
+
+def test_call_inside_a_call_is_refused(fake: Any, channel: Any, helper: Any):
+    port = channel.port()
+    refused = []
+
+    def handler(*_: object) -> None:
+        with pytest.raises(CallInProgress) as info:
+            channel.echo(b"x")
+        refused.append(info)
+        fake.reply(taken.result())
+
+    old = signal.signal(signal.SIGUSR1, handler)
+    try:
+        taken = helper.submit(fake.next_request)
+        taken.add_done_callback(
+            lambda _: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        )
+        port.call(KIND_CLOSE, 0, 3)
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    assert len(refused) == 1
+    assert channel.echo(b"again") == b"again"
+
+
+@pytest.mark.parametrize("answer", [b"", b"short", bytes(104), bytes(105)])
+def test_answers_nobody_understands(fake: Any, channel: Any, helper: Any, answer: bytes):
+    answered = helper.submit(lambda: fake.send(fake.next_request()[0], answer))
+    with pytest.raises(ProtocolError):
+        channel.port().call(KIND_CLOSE, 0, 3)
+    answered.result()
+    assert channel.echo(b"again") == b"again"
+
+
+def test_answer_to_a_request_never_made(fake: Any, channel: Any, helper: Any):
+    def answer() -> None:
+        identity, header, payload = fake.next_request()
+        fake.reply((identity, header._replace(request_id=header.request_id + 1), payload))
+
+    answered = helper.submit(answer)
+    with pytest.raises(ProtocolError, match="which was never made"):
+        channel.port().call(KIND_CLOSE, 0, 3)
+    answered.result()
+
+
+def test_a_kernel_that_takes_no_messages(channel: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(thread_port, "_SEND_NS", 1)
+    port = channel.port()
+    plain_send = port._send
+
+    def full(frame: bytes, flags: int = 0) -> None:
+        raise zmq.Again
+
+    port._send = full
+    with pytest.raises(KernelNotResponding, match="lives but has not responded"):
+        port.call(KIND_CLOSE, 0, 3)
+    assert plain_send is not port._send
+    assert channel.echo(b"again") == b"again"
+
+
+def test_a_full_pipe_is_waited_for(fake: Any, channel: Any):
+    port = channel.port()
+    plain_send = port._send
+    refusals = [zmq.Again(), zmq.Again()]
+
+    def busy(frame: bytes, flags: int = 0) -> None:
+        if refusals:
+            raise refusals.pop()
+        plain_send(frame, flags)
+
+    port._send = busy
+    assert channel.echo(b"x") == b"x"
+    assert channel.counters().bytes_sent == 105
+
+
+def test_session_closed_by_the_kernel_ends_the_wait(fake: Any, channel: Any, helper: Any):
+    port = channel.port()
+    done = helper.submit(lambda: (fake.next_request(), fake.hang_up()))
+    with pytest.raises(KernelDied, match="has closed this session"):
+        port.call(KIND_CLOSE, 0, 3)
+    done.result()
+    with pytest.raises(KernelDied):
+        port.call(KIND_CLOSE, 0, 3)
+
+
+def test_close_ends_a_wait_in_another_thread(fake: Any, channel: Any):
+    with ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(lambda: channel.port().call(KIND_CLOSE, 0, 3)) for _ in range(2)]
+        fake.next_request()
+        fake.next_request()
+        channel.close()
+        for wait in waits:
+            with pytest.raises(ConnectionClosed):
+                wait.result(timeout=5)
+    channel.close()
+
+
+def test_close_by_a_signal_handler_inside_a_call(fake: Any, channel: Any, helper: Any):
+    old = signal.signal(signal.SIGUSR1, lambda *_: channel.close())
+    try:
+        taken = helper.submit(fake.next_request)
+        taken.add_done_callback(
+            lambda _: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        )
+        with pytest.raises(ConnectionClosed):
+            channel.port().call(KIND_CLOSE, 0, 3)
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    for thread in threading.enumerate():
+        if thread.name == "softhca-close":
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def test_interrupted_call_on_a_channel_closed_meanwhile(fake: Any, channel: Any, interrupt: Any):
+    port = channel.port()
+
+    def recv() -> bytes:
+        channel.closed = True
+        raise Interrupt
+
+    port._recv = recv
+    with pytest.raises(Interrupt):
+        port.call(KIND_CLOSE, 0, 3)
+    channel.closed = False  # so that the fixture closes the context
+
+
+def test_thread_exit_is_told(fake: Any, channel: Any):
+    thread = threading.Thread(target=channel.echo, args=(b"x",))
+    thread.start()
+    thread.join()
+    _, header, _ = fake.next_request()
+    assert (header.kind, header.thread) == (KIND_THREAD_EXIT, 1)
+    assert channel.counters().messages_sent == 1
+    assert channel.counters().threads == 0
+
+
+def test_many_threads_get_their_own_answers(fake: Any, channel: Any):
+    def work(number: int) -> set[bytes]:
+        return {channel.echo(b"%d" % number) for _ in range(50)}
+
+    with ThreadPoolExecutor(8) as pool:
+        for number, answers in enumerate(pool.map(work, range(8))):
+            assert answers == {b"%d" % number}
+
+
+def test_counters_outlive_many_threads(channel: Any):
+    for _ in range(70):
+        thread = threading.Thread(target=channel.echo)
+        thread.start()
+        thread.join()
+    assert channel.counters().messages_received == 70
+    channel.echo()
+    assert channel.counters().messages_sent == 71
+    assert len(channel._retired) < 70
+
+
+def test_other_socket_errors_are_said(channel: Any):
+    port = channel.port()
+
+    def broken(frame: bytes, flags: int = 0) -> None:
+        raise zmq.ZMQError(22)
+
+    port._send = broken
+    with pytest.raises(SofthcaError, match="the request socket failed"):
+        port.call(KIND_CLOSE, 0, 3)
+    assert channel.echo(b"again") == b"again"
+
+
+def test_use_after_close(channel: Any):
+    port = channel.port()
+    channel.echo()
+    channel.close()
+    for call in (channel.echo, lambda: port.call(KIND_CLOSE), channel.listener):
+        with pytest.raises(ConnectionClosed, match="is closed: connect again"):
+            call()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ConnectionClosed):
+        pool.submit(channel.echo).result()

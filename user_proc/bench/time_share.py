@@ -1,0 +1,33 @@
+"""Divides the time a run may take among the blocks it still has to do.
+
+Rules: a block that was quick leaves its time to the later ones; one that was slow takes it from
+all of them alike.
+"""
+
+from typing import Final
+
+from shared.clock import now_ns
+
+_LEAST_NS: Final = 1_000_000
+_LEAST_OPERATIONS: Final = 5
+
+
+class TimeShare:
+    """The time left and the blocks left."""
+
+    def __init__(self, limit_ns: int, blocks: int) -> None:
+        self._deadline_ns = now_ns() + limit_ns
+        self._blocks = blocks
+
+    def next_block_ns(self) -> int:
+        """Return how long the next block may take, and count it as done."""
+        left = max(0, self._deadline_ns - now_ns())
+        share = left // max(1, self._blocks)
+        self._blocks -= 1
+        return max(_LEAST_NS, share)
+
+
+def fitting_count(wanted: int, operation_ns: float, limit_ns: int) -> int:
+    """Return how many operations of that length fit into the limit: at least five."""
+    fitting = int(limit_ns / operation_ns) if operation_ns > 0 else wanted
+    return max(min(wanted, _LEAST_OPERATIONS), min(wanted, fitting))

@@ -1,0 +1,209 @@
+"""A user process of the benchmark: `python -P -m user_proc.bench.worker NAME [CPU]`.
+
+It reads commands from standard input, a JSON object a line, and answers each with one line; at
+the end of its input, which the death of the benchmark brings about, it ends. A command is
+`{"do": name, ...}`; an answer has the asked-for members, or `error` with one sentence.
+
+Rules: nothing is printed or parsed while something is timed; the collector is frozen and off.
+"""
+
+import gc
+import json
+import os
+import resource
+import sys
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TextIO
+
+from shared.messages import Counters
+from user_proc.bench.row_plan import FloorSpec, RowSpec
+from user_proc.bench.worker_operations import (
+    EchoSocket,
+    KernelBench,
+    UserRow,
+    sample_store,
+    timed,
+)
+from user_proc.errors import SofthcaError
+from user_proc.process import UserProcess
+
+_READINGS: Final = 20
+_FIRST_ECHOES: Final = 500  # until both processes and the road between them are warm
+_FIRST_LIMIT_NS: Final = 200_000_000
+
+Take = Callable[[int, int, int], "array[int]"]  # (count, warmup, limit_ns) -> samples
+
+
+def _user_take(operation: Callable[[], object]) -> Take:
+    return partial(timed, operation)
+
+
+class Worker:
+    """One session with the kernel, and the row being measured."""
+
+    def __init__(self, name: str) -> None:
+        self._process = UserProcess.connect(name)
+        self._bench = KernelBench(self._process)
+        self._echo = EchoSocket(self._process)
+        self._row: UserRow | None = None
+        self._takes: dict[str, Take] = {}
+        timed(self._echo.operation(64), _FIRST_ECHOES, 0, _FIRST_LIMIT_NS)
+        self._user_cost = self._reading_costs(_nothing)
+        self._kernel_cost = self._reading_costs(partial(self._bench.run, "floor_clock", 0, 0, 1, 0))
+        self._cost = self._user_cost
+
+    def _reading_costs(self, call: Callable[[], object]) -> dict[str, int]:
+        """Return the processor time one reading of the counters takes, with `call` in between."""
+        before, own = _usage(self._bench.counters()), _own_cpu()
+        for _ in range(_READINGS):
+            call()
+            self._bench.counters()
+        own = _difference(_own_cpu(), own)
+        spent = {**_difference(_usage(self._bench.counters()), before), **own}
+        return {name: value // _READINGS for name, value in spent.items() if "cpu" in name}
+
+    # Commands
+
+    def prepare(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Get ready for a row and its floor."""
+        self.release()
+        spec = RowSpec(**row)
+        if spec.client == "kernel":
+            self._cost = self._kernel_cost
+            take: Take = self._in_kernel(partial(self._bench.run_row, spec))
+        else:
+            self._cost = self._user_cost
+            self._row = UserRow(self._process, spec)
+            take = _user_take(self._row.operation)
+        self._takes = {"row": take, "floor": self._floor_take(spec.floor)}
+        self._settle()
+        return {}
+
+    def prepare_floor(self, floor: dict[str, Any]) -> dict[str, Any]:
+        """Get ready for a floor alone."""
+        self.release()
+        self._takes = {"floor": self._floor_take(FloorSpec(**floor))}
+        self._settle()
+        return {}
+
+    def block(self, which: str, count: int, warmup: int, limit_ns: int) -> dict[str, Any]:
+        """Take a block of samples; say what its operations used beside time."""
+        take = self._takes[which]
+        before, own = _usage(self._bench.counters()), _own_cpu()
+        samples = take(count, warmup, limit_ns)
+        own = _difference(_own_cpu(), own)
+        used = {**_difference(_usage(self._bench.counters()), before), **own}
+        for name, cost in self._cost.items():
+            used[name] -= cost
+        return {"samples": samples.tolist(), "used": {"operations": len(samples) + warmup, **used}}
+
+    def release(self) -> dict[str, Any]:
+        """Let go of what the last row needed."""
+        self._takes = {}
+        if self._row is not None:
+            self._row.close()
+            self._row = None
+        return {}
+
+    def close(self) -> None:
+        """Leave the kernel."""
+        self.release()
+        self._echo.close()
+        self._bench.close()
+        self._process.close()
+
+    def _floor_take(self, floor: FloorSpec) -> Take:
+        if floor.name == "echo":
+            return _user_take(self._echo.operation(floor.payload))
+        if floor.name == "user_clock":
+            return _user_take(_nothing)
+        if floor.name == "sample_store":
+            return lambda count, warmup, limit_ns: sample_store(count)
+        return self._in_kernel(partial(self._bench.run_floor, floor))
+
+    @staticmethod
+    def _in_kernel(run: Callable[[int, int], "array[int]"]) -> Take:
+        return lambda count, warmup, limit_ns: run(count, warmup)
+
+    @staticmethod
+    def _settle() -> None:
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+
+
+def _nothing() -> None:
+    """Be the empty operation."""
+
+
+def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {name: value - before[name] for name, value in after.items()}
+
+
+def _usage(counters: Counters) -> dict[str, int]:
+    return {
+        "copies": counters.copies,
+        "bytes_copied": counters.bytes_copied,
+        "wire_bytes": counters.wire_bytes,
+        "cpu_kernel_ns": counters.cpu_user_ns + counters.cpu_system_ns,
+        "cpu_kernel_system_ns": counters.cpu_system_ns,
+    }
+
+
+def _own_cpu() -> dict[str, int]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "cpu_user_ns": round((used.ru_utime + used.ru_stime) * 1e9),
+        "cpu_user_system_ns": round(used.ru_stime * 1e9),
+    }
+
+
+def _answer(worker: Worker, line: str) -> dict[str, Any]:
+    """Carry out one command; turn what is foreseen to go wrong into an answer."""
+    command = json.loads(line)
+    commands: dict[str, Callable[..., dict[str, Any]]] = {
+        "prepare": worker.prepare,
+        "prepare_floor": worker.prepare_floor,
+        "block": worker.block,
+        "release": worker.release,
+    }
+    try:
+        return commands[command.pop("do")](**command)
+    except (SofthcaError, OSError, MemoryError) as error:
+        return {"error": str(error) or type(error).__name__}
+
+
+def _serve(worker: Worker, commands: TextIO, answers: TextIO) -> None:
+    """Answer commands until the other side closes its end."""
+    for line in commands:
+        answers.write(json.dumps(_answer(worker, line)) + "\n")
+        answers.flush()
+
+
+def main(arguments: list[str]) -> int:
+    """Connect to the kernel of that name and serve; the first line says that it is ready."""
+    if len(arguments) > 1:
+        os.sched_setaffinity(0, {int(arguments[1])})
+    # Whatever prints by mistake must not disturb the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    try:
+        worker = Worker(arguments[0])
+    except (SofthcaError, OSError) as error:
+        answers.write(json.dumps({"error": str(error)}) + "\n")
+        answers.close()
+        return 1
+    answers.write(json.dumps({"ready": os.getpid()}) + "\n")
+    answers.flush()
+    try:
+        _serve(worker, sys.stdin, answers)
+    except BrokenPipeError:
+        return 1
+    worker.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""`softhca bench`: the IRP benchmark, from its options to its table.
+
+Rules: imported with the command line, so it imports nothing of weight before it is called.
+"""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from user_proc.cli.outcome import ending_signals
+
+if TYPE_CHECKING:
+    from user_proc.bench.bench_settings import BenchSettings
+    from user_proc.run_document import RunDocument
+
+_STANDARD_OUTPUT = "-"
+
+
+def bench(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A shorter run, under 25 seconds, fewer samples.")
+    ] = False,
+    json_file: Annotated[
+        str | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Write the run document; - is standard output."
+        ),
+    ] = None,
+    csv_file: Annotated[
+        str | None,
+        typer.Option("--csv", metavar="FILE", help="Write the rows as CSV; - is standard output."),
+    ] = None,
+    pin: Annotated[
+        str | None,
+        typer.Option(
+            "--pin", metavar="CPU,CPU", help="Keep the kernel on one core, the user on another."
+        ),
+    ] = None,
+    no_progress: Annotated[
+        bool, typer.Option("--no-progress", help="Show no progress on standard error.")
+    ] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
+) -> None:
+    """Measure what an I/O request costs, from a user process and inside the kernel.
+
+    Starts a kernel and user processes of its own, times IRPs and direct calls completed inline,
+    by a DPC and by a device, each beside a floor of this machine, and prints a table. Nothing is
+    left running. The numbers are of this emulator on this machine.
+    """
+    settings = _settings(quick, tiny, pin)
+    _check_destinations(json_file, csv_file)
+    with ending_signals():
+        document = _measure(settings, not no_progress)
+    _publish(document, json_file, csv_file)
+
+
+def _settings(quick: bool, tiny: bool, pin: str | None) -> "BenchSettings":
+    from user_proc.bench.bench_settings import full_run, quick_run, tiny_run
+
+    settings = tiny_run() if tiny else quick_run() if quick else full_run()
+    return settings if pin is None else settings.pinned(*_cores(pin))
+
+
+def _cores(text: str) -> tuple[int, int]:
+    """Return the two cores of `--pin`; a usage error says which ones there are."""
+    allowed = sorted(os.sched_getaffinity(0))
+    try:
+        kernel, user = (int(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"give two core numbers, as in --pin {allowed[0]},{allowed[-1]}", param_hint="--pin"
+        ) from None
+    for core in (kernel, user):
+        if core not in allowed:
+            raise typer.BadParameter(
+                f"core {core} cannot be used here; these can: {allowed}", param_hint="--pin"
+            )
+    if kernel == user:
+        typer.echo("softhca: kernel and user share a core: times include the wait for it", err=True)
+    return kernel, user
+
+
+def _check_destinations(json_file: str | None, csv_file: str | None) -> None:
+    """Refuse before the run what could not be written after it."""
+    from user_proc.run_document import require_writable
+
+    if json_file == csv_file == _STANDARD_OUTPUT:
+        raise typer.BadParameter("only one of --json and --csv can be standard output")
+    for destination, option in ((json_file, "--json"), (csv_file, "--csv")):
+        if destination is not None:
+            try:
+                require_writable(destination)
+            except OSError as error:
+                raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _measure(settings: "BenchSettings", show_progress: bool) -> "RunDocument":
+    from user_proc.bench.bench_run import BenchRun
+    from user_proc.bench.own_kernel import open_round
+    from user_proc.bench.progress_view import make_progress
+
+    with make_progress(show_progress) as progress:
+        return BenchRun(settings, open_round, progress).run()
+
+
+def _publish(document: "RunDocument", json_file: str | None, csv_file: str | None) -> None:
+    """Write the document and its views; where a file is standard output the table is not."""
+    from user_proc.bench.csv_view import rows_as_csv
+    from user_proc.bench.table_view import print_table
+    from user_proc.run_document import load_strict, write_text
+
+    text = document.as_json()
+    views = load_strict(text)
+    if json_file is not None:
+        write_text(json_file, text)
+    if csv_file is not None:
+        write_text(csv_file, rows_as_csv(views))
+    sys.stdout.flush()
+    print_table(views, to_stderr=_STANDARD_OUTPUT in (json_file, csv_file))

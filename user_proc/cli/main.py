@@ -1,0 +1,64 @@
+"""The command `softhca`: what it can do, and how its errors and exit codes look.
+
+Exit codes: 0 done; 1 it could not be done, standard error says why in one sentence; 2 wrong
+usage; 3 no such kernel is running; 130 interrupted by Ctrl-C, 143 by SIGTERM.
+
+Rules: rooms are imported by the command that needs them, so that a quick question stays quick.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from user_proc.cli.bench_command import bench
+from user_proc.cli.kernel_command import kernel_commands
+from user_proc.cli.outcome import report_errors
+
+app = typer.Typer(
+    name="softhca",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "An InfiniBand host adapter, its driver and an NT-style I/O manager in software.\n\n"
+        "One kernel process emulates the machine; any number of user processes talk to it. "
+        "Every number a command prints is of this emulator, never of hardware."
+    ),
+    epilog=(
+        "Exit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, "
+        "3 no such kernel runs, 130 interrupted."
+    ),
+)
+app.command("bench")(bench)
+app.add_typer(kernel_commands, name="kernel")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from user_proc.run_provenance import softhca_version
+
+        typer.echo(f"softhca {softhca_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    sys.exit(report_errors(app))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""A request under way on a handle opened for overlapped I/O: its result, when it comes.
+
+Rules: any thread may look and wait; the listener's thread completes.
+Spec: Win32: OVERLAPPED, GetOverlappedResult.
+"""
+
+import threading
+
+from shared.envelope import FLAG_IOSB_WRITTEN
+from shared.nt_status import STATUS_PENDING, nt_success
+from user_proc.errors import NtStatusError, SofthcaError
+from user_proc.io.io_status import IoStatusBlock
+
+
+class Overlapped:
+    """One started request; keeps the caller's buffers until it is done.
+
+    `returned` is what the system service returned; `dropped` says that it ended there, with
+    nothing delivered to status block, event or listener.
+    """
+
+    __slots__ = ("_done", "_error", "_iosb", "_keep", "_view", "apc_context", "dropped", "returned")
+
+    def __init__(
+        self,
+        view: memoryview | None = None,
+        keep: object = None,
+        apc_context: int = 0,
+        iosb: IoStatusBlock | None = None,
+    ) -> None:
+        self.returned = STATUS_PENDING
+        self.dropped = False
+        self.apc_context = apc_context
+        self._iosb = IoStatusBlock() if iosb is None else iosb
+        self._view = view
+        self._keep = keep
+        self._done = threading.Event()
+        self._error: SofthcaError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Tell whether nothing more will come."""
+        return self._done.is_set()
+
+    @property
+    def status(self) -> int:
+        """The IoStatusBlock's status; STATUS_PENDING until it is written."""
+        return self._iosb.status
+
+    @property
+    def information(self) -> int:
+        """The IoStatusBlock's information."""
+        return self._iosb.information
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, at most `timeout` seconds; give Information.
+
+        Raises NtStatusError for a status that is no success, TimeoutError when the time ran out.
+        """
+        if not self._done.wait(timeout):
+            raise TimeoutError(f"the request is still pending after {timeout:g} s")
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if not nt_success(self._iosb.status):
+            raise NtStatusError(self._iosb.status, self._iosb.information)
+        return self._iosb.information
+
+    def complete(
+        self, flags: int, iosb_status: int, information: int, output: bytes | None
+    ) -> None:
+        """Take the result: the output first, then the status block, then the signal."""
+        try:
+            if output is not None and self._view is not None:
+                self._view[: len(output)] = output
+        except (ValueError, BufferError) as error:
+            self._error = SofthcaError(f"the output could not be stored: {error}")
+        if flags & FLAG_IOSB_WRITTEN:
+            self._iosb.information = information
+            self._iosb.status = iosb_status
+        self._finish()
+
+    def fail(self, error: SofthcaError) -> None:
+        """Take the end of the connection in place of a result."""
+        self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self._view = self._keep = None
+        self._done.set()

@@ -1,0 +1,210 @@
+"""This process's side of the request socket: one context, one port per calling thread.
+
+The context is made at first use, after any start-up forks, and never survives a fork: in a
+forked child every use says so. `port()` is what callers keep calling; it costs one look into the
+thread's local storage.
+
+Rules: any thread; a port belongs to the thread that got it.
+Spec: `shared/envelope.py`; zmq_ctx_new(3), zmq_ctx_term(3).
+"""
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Final
+
+import zmq
+
+from shared.envelope import KIND_ECHO, MAX_PAYLOAD, REQUEST_ID_SHIFT
+from shared.messages import Welcome
+from user_proc.errors import ConnectionClosed, ForkedProcess, SofthcaError
+from user_proc.transport.kernel_watch import KernelWatch
+from user_proc.transport.listener import CompletionListener, Credit, PendingRequest
+from user_proc.transport.request_socket_factory import make_dealer
+from user_proc.transport.thread_port import Payload, ThreadPort
+
+_MAX_THREAD_NUMBER: Final = (1 << (64 - REQUEST_ID_SHIFT)) - 1
+_PORT_ANSWERS: Final = 64  # one is expected; the rest is room for answers that come late
+
+_RETIRED_KEPT: Final = 64
+
+_Figures = tuple[int, int, int, int, int]
+
+_open: "weakref.WeakSet[KernelChannel]" = weakref.WeakSet()
+
+
+def _disown_in_child() -> None:
+    for channel in list(_open):
+        channel.disown()
+
+
+os.register_at_fork(after_in_child=_disown_in_child)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCounters:
+    """What has gone over the request sockets of this process; ZeroMQ's own bytes apart."""
+
+    messages_sent: int
+    messages_received: int
+    bytes_sent: int
+    bytes_received: int
+    late_answers: int
+    threads: int
+
+
+class KernelChannel:
+    """The requests of one session, from any number of threads."""
+
+    def __init__(self, name: str, endpoint: str, welcome: Welcome, watch: KernelWatch) -> None:
+        self.name: Final = name
+        self.session: Final = welcome.session
+        self.epoch: Final = welcome.epoch
+        self.max_payload: Final = min(MAX_PAYLOAD, welcome.max_payload)
+        self.watch: Final = watch
+        self.credit: Final = Credit()
+        self.outstanding: Final[dict[int, PendingRequest]] = {}
+        self.closed = False
+        self._endpoint: Final = endpoint
+        self._max_requests: Final = welcome.max_requests
+        self._pid: Final = os.getpid()
+        self._lock = threading.Lock()
+        self._listener_lock = threading.Lock()
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._listener: CompletionListener | None = None
+        self._local = threading.local()
+        self._ports: weakref.WeakSet[ThreadPort] = weakref.WeakSet()
+        self._last_thread = 0
+        self._retired: list[_Figures] = []
+        _open.add(self)
+
+    def port(self) -> ThreadPort:
+        """Give the calling thread's port."""
+        try:
+            port: ThreadPort = self._local.port
+        except AttributeError:
+            return self._new_port()
+        return port
+
+    def echo(self, payload: Payload = b"") -> bytes:
+        """Have the kernel's loop send the same frames back: the floor of every call."""
+        _, body = self.port().call(KIND_ECHO, payload=payload)
+        return body or b""
+
+    def listener(self) -> CompletionListener:
+        """Give the listener of overlapped completions, started at first use."""
+        listener = self._listener
+        if listener is None:
+            with self._listener_lock:
+                listener = self._listener
+                if listener is None:
+                    socket = self.make_socket(self._max_requests + _PORT_ANSWERS)
+                    listener = self._listener = CompletionListener(self, socket)
+        return listener
+
+    def catch_up(self, sequence: int) -> None:
+        """Wait until this process has taken as many completions as an answer says were sent."""
+        if sequence != self.credit.taken and self._listener is not None:
+            self._listener.catch_up(sequence)
+
+    def make_socket(self, answers: int = _PORT_ANSWERS) -> "zmq.Socket[bytes]":
+        """Make a DEALER for the calling thread, with room for so many unread answers."""
+        self._check_usable()
+        with self._lock:
+            if self.closed:
+                raise ConnectionClosed(self.name)
+            if self._context is None:
+                self._context = zmq.Context()
+            return make_dealer(self._context, self._endpoint, self.max_payload, answers)
+
+    def counters(self) -> ChannelCounters:
+        """Add up what all threads have sent and received so far, the listener included."""
+        ports = list(self._ports)
+        figures = [*self._retired, *map(_figures, ports)]
+        if self._listener is not None:
+            figures.append(
+                (0, self._listener.messages_received, 0, self._listener.bytes_received, 0)
+            )
+        return ChannelCounters(*_total(figures), threads=len(ports))
+
+    def retire(self, port: ThreadPort) -> None:
+        """Keep the counters of a thread that has ended; without a lock, as a finaliser must."""
+        self._retired.append(_figures(port))
+
+    def close(self) -> None:
+        """End every wait in every thread, close all sockets, and end the context."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            context, self._context = self._context, None
+        _open.discard(self)
+        if context is None:
+            return
+        free = [port.close() for port in list(self._ports)]
+        # Ending the context ends every blocked call with ETERM, and lasts until their threads
+        # have closed their sockets; one of those threads may be ours, inside a signal handler.
+        if all(free):
+            context.term()
+        else:
+            threading.Thread(target=context.term, name="softhca-close", daemon=True).start()
+        if self._listener is not None:
+            self._listener.close()
+
+    def disown(self) -> None:
+        """In a forked child: forget every socket, so that its use is refused."""
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._listener_lock = threading.Lock()
+        self._listener = None
+
+    def _new_port(self) -> ThreadPort:
+        self._check_usable()
+        with self._lock:
+            number = self._last_thread = self._last_thread + 1
+            if len(self._retired) > _RETIRED_KEPT:
+                self._fold_retired()
+        if number > _MAX_THREAD_NUMBER:
+            raise SofthcaError("this session has used up its thread numbers: connect again")
+        port = ThreadPort(self, number)
+        with self._lock:
+            self._ports.add(port)
+        if self.closed:
+            port.close()
+            raise ConnectionClosed(self.name)
+        self._local.port = port
+        return port
+
+    def _fold_retired(self) -> None:
+        """Replace the oldest entries by their sum; finalisers may append meanwhile."""
+        oldest = [self._retired.pop(0) for _ in range(_RETIRED_KEPT)]
+        self._retired.append(_total(oldest))
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedProcess(self.name)
+        if self.closed:
+            raise ConnectionClosed(self.name)
+
+
+def _figures(port: ThreadPort) -> _Figures:
+    """Give a port's counters in the order of ChannelCounters."""
+    return (
+        port.messages_sent,
+        port.messages_received,
+        port.bytes_sent,
+        port.bytes_received,
+        port.late_answers,
+    )
+
+
+def _total(figures: list[_Figures]) -> _Figures:
+    """Add up counters position by position."""
+    sums = [0] * 5
+    for entry in figures:
+        for position, value in enumerate(entry):
+            sums[position] += value
+    return sums[0], sums[1], sums[2], sums[3], sums[4]

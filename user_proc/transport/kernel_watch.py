@@ -1,0 +1,64 @@
+"""Whether the kernel behind this connection still lives: its pidfd, and the lifeline's other end.
+
+The pidfd is opened between connecting and the kernel's Welcome, and the pid comes from the
+socket's credentials: the Welcome shows that this very process was alive after the pidfd was
+opened, so it cannot mean a stranger with the same pid.
+
+Rules: any thread; `look` never waits. The lifeline's owner closes it after this.
+Spec: pidfd_open(2), poll(2), socket(7) SO_PEERCRED.
+"""
+
+import os
+import select
+import socket
+import struct
+from typing import Final
+
+from user_proc.errors import ConnectionClosed, KernelDied
+
+_CREDENTIALS: Final = struct.Struct("iII")
+_GONE: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL | select.POLLRDHUP
+
+
+def peer_pid(lifeline: socket.socket) -> int:
+    """Give the pid of the process that listens at the other end; 0 if this namespace hides it."""
+    data = lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(data)[0]
+    return pid
+
+
+class KernelWatch:
+    """A look at one kernel, for every place that waits for it."""
+
+    def __init__(self, name: str, lifeline: socket.socket) -> None:
+        self.name: Final = name
+        self.pid: Final = peer_pid(lifeline)
+        self._lifeline: Final = lifeline
+        try:
+            self._pidfd = os.pidfd_open(self.pid) if self.pid else -1
+        except ProcessLookupError:
+            raise KernelDied(name) from None
+
+    @property
+    def pidfd(self) -> int:
+        """The kernel's pidfd, -1 when there is none; readable when the kernel has ended."""
+        return self._pidfd
+
+    def look(self) -> None:
+        """Raise KernelDied if the kernel ended or closed the session."""
+        lifeline = self._lifeline.fileno()
+        if lifeline < 0:
+            raise ConnectionClosed(self.name)
+        poll = select.poll()  # one object must not be polled by two threads at once
+        poll.register(lifeline, _GONE)
+        if self._pidfd >= 0:
+            poll.register(self._pidfd, select.POLLIN)
+        for descriptor, _ in poll.poll(0):
+            ended = descriptor == self._pidfd
+            raise KernelDied(self.name, "has ended" if ended else "has closed this session")
+
+    def close(self) -> None:
+        """Give the pidfd back."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1

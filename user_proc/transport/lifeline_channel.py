@@ -1,0 +1,250 @@
+"""The lifeline: the one connection that makes this process a user of a kernel, for its life.
+
+It carries Hello and Welcome, descriptors, and the few requests about arenas; its end, by death,
+exec or close, is the end of the session. A forked child closes its copy at once, so that the
+parent's death is still seen.
+
+Rules: any thread; one request at a time; never in a forked child.
+Spec: unix(7), SOCK_SEQPACKET and SCM_RIGHTS; `shared/messages.py`.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from shared import envelope
+from shared.connection_file import InstancePaths, RuntimeFolderError, read_record
+from shared.message_codec import MessageError, decode, encode
+from shared.messages import (
+    AllocateArena,
+    ArenaGranted,
+    ArenaMapped,
+    Done,
+    FreeArena,
+    Hello,
+    Message,
+    Refused,
+    Welcome,
+)
+from shared.nt_status import nt_success
+from user_proc.errors import (
+    ConnectionClosed,
+    ForkedProcess,
+    KernelDied,
+    KernelNotResponding,
+    KernelNotRunning,
+    KernelRefused,
+    ProtocolError,
+    RuntimeFolderUnusable,
+    SofthcaError,
+)
+from user_proc.transport.kernel_watch import KernelWatch
+from user_proc.transport.lifeline_packet import close_all, receive_packet
+
+_ANSWER_SECONDS: Final = 30.0  # reserving the pages of a large arena takes a while
+_REQUEST_MASK: Final = 0xFFFFFFFF
+_NAME_LENGTH: Final = 64
+
+_open: "weakref.WeakSet[LifelineChannel]" = weakref.WeakSet()
+
+_A = TypeVar("_A", ArenaGranted, Done)
+
+
+def _close_in_child() -> None:
+    for lifeline in list(_open):
+        lifeline.close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class LifelineChannel:
+    """An open session on its lifeline: `welcome` tells its numbers, `watch` whether it lives.
+
+    `memory` are descriptors of this process's own /proc/self/mem and /proc/self/maps; the kernel
+    gets them with Hello, and the caller may close its own afterwards.
+    """
+
+    def __init__(self, paths: InstancePaths, memory: Sequence[int]) -> None:
+        self.name: Final = paths.name
+        self._pid: Final = os.getpid()
+        self._lock = threading.Lock()
+        self._last_request = 0
+        self._abandoned: list[int] = []  # arenas granted to requests nobody waits for any more
+        self._socket: Final = _connect(paths)
+        try:
+            self.watch: Final = KernelWatch(self.name, self._socket)
+            try:
+                self.welcome: Final = self._introduce(memory)
+            except BaseException:
+                self.watch.close()
+                raise
+        except BaseException:
+            self._socket.close()
+            raise
+        _open.add(self)
+
+    def allocate_arena(self, length: int) -> tuple[int, int]:
+        """Ask for an arena of `length` bytes; give its number and its descriptor, now ours."""
+        answer, descriptors = self._exchange(ArenaGranted, AllocateArena, length)
+        if len(descriptors) != 1 or answer.length < length:
+            close_all(descriptors)
+            raise ProtocolError(
+                f"the kernel granted {answer.length} bytes in {len(descriptors)} descriptors "
+                f"where {length} bytes in one were asked for"
+            )
+        return answer.arena, descriptors[0]
+
+    def arena_mapped(self, arena_id: int, base: int) -> None:
+        """Tell where this process mapped an arena."""
+        self._exchange(Done, ArenaMapped, arena_id, base)
+
+    def free_arena(self, arena_id: int) -> None:
+        """Give an arena back, after it was unmapped here; the end of the session did so too."""
+        with contextlib.suppress(ConnectionClosed, KernelDied):
+            self._exchange(Done, FreeArena, arena_id)
+
+    def close(self) -> None:
+        """End the session; the kernel runs down what it held."""
+        if os.getpid() != self._pid:
+            self.close_in_child()
+            return
+        _open.discard(self)
+        self.watch.close()
+        # Not under the lock: a thread that waits for an answer is woken by the shutdown.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def close_in_child(self) -> None:
+        """Drop the forked copy of the descriptors without a word to the kernel."""
+        self._socket.close()
+        self.watch.close()
+
+    def _introduce(self, memory: Sequence[int]) -> Welcome:
+        """Send Hello with the descriptors of our memory; give the kernel's Welcome."""
+        self._send(Hello(envelope.MIN_VERSION, envelope.VERSION, _process_name()), memory)
+        answer, descriptors = self._receive()
+        close_all(descriptors)
+        if isinstance(answer, Refused):
+            raise KernelRefused(answer.status, answer.reason)
+        if not isinstance(answer, Welcome):
+            raise ProtocolError(f"the kernel answered Hello with {type(answer).__name__}")
+        if not envelope.MIN_VERSION <= answer.protocol <= envelope.VERSION:
+            raise ProtocolError(f"the kernel chose version {answer.protocol} of the protocol")
+        return answer
+
+    def _exchange(
+        self, kind: type[_A], request: type[AllocateArena | ArenaMapped | FreeArena], *fields: int
+    ) -> tuple[_A, list[int]]:
+        """Send one request and wait for its answer, which must be `kind` and a success."""
+        if os.getpid() != self._pid:
+            raise ForkedProcess(self.name)
+        with self._lock:
+            answer, descriptors = self._ask(request, *fields)
+            while self._abandoned:
+                close_all(self._ask(FreeArena, self._abandoned.pop())[1])
+        if isinstance(answer, Done) and not nt_success(answer.status):
+            close_all(descriptors)
+            raise KernelRefused(answer.status, answer.reason)
+        if not isinstance(answer, kind):
+            close_all(descriptors)
+            raise ProtocolError(
+                f"the kernel answered {request.__name__} with {type(answer).__name__}"
+            )
+        return answer, descriptors
+
+    def _ask(
+        self, request: type[AllocateArena | ArenaMapped | FreeArena], *fields: int
+    ) -> tuple[Message, list[int]]:
+        """Send a numbered request; skip the answers to requests that were interrupted."""
+        number = self._last_request = (self._last_request + 1) & _REQUEST_MASK
+        try:
+            message = request(number, *fields)
+            self._send(message, ())
+        except MessageError as error:
+            raise ValueError(str(error)) from error
+        while True:
+            answer, descriptors = self._receive()
+            if isinstance(answer, ArenaGranted | Done) and answer.request == number:
+                return answer, descriptors
+            close_all(descriptors)
+            if isinstance(answer, ArenaGranted):
+                self._abandoned.append(answer.arena)
+            elif not isinstance(answer, Done):
+                raise ProtocolError(f"the kernel sent {type(answer).__name__} unasked")
+
+    def _send(self, message: Message, descriptors: Sequence[int]) -> None:
+        data = encode(message)
+        try:
+            socket.send_fds(self._socket, [data], descriptors)
+        except TimeoutError:
+            raise KernelNotResponding(self.name, _ANSWER_SECONDS) from None
+        except OSError as error:
+            raise self._ended() from error
+
+    def _receive(self) -> tuple[Message, list[int]]:
+        """Take one message and its descriptors."""
+        try:
+            data, descriptors = receive_packet(self._socket)
+        except TimeoutError:
+            raise KernelNotResponding(self.name, _ANSWER_SECONDS) from None
+        except OSError as error:
+            raise self._ended() from error
+        except MessageError as error:
+            raise ProtocolError(f"the kernel's message is malformed: {error}") from error
+        if not data:
+            raise self._ended()
+        try:
+            return decode(data), descriptors
+        except MessageError as error:
+            close_all(descriptors)
+            raise ProtocolError(f"the kernel's message is malformed: {error}") from error
+
+    def _ended(self) -> SofthcaError:
+        """Tell whose end of the lifeline is closed."""
+        if self._socket.fileno() < 0:
+            return ConnectionClosed(self.name)
+        try:
+            self.watch.look()
+        except SofthcaError as error:
+            return error
+        return KernelDied(self.name, "has closed this session")
+
+
+def _connect(paths: InstancePaths) -> socket.socket:
+    """Connect to the lifeline socket of a kernel that says it is ready."""
+    try:
+        record = read_record(paths)
+    except RuntimeFolderError as error:
+        raise RuntimeFolderUnusable(str(error)) from error
+    if record is None:
+        raise KernelNotRunning(paths.name)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        # Blocking, with the limit in the socket: a non-blocking connect fails on a full backlog.
+        limit = struct.pack("@ll", int(_ANSWER_SECONDS), 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        connection.connect(str(paths.lifeline))
+        connection.settimeout(_ANSWER_SECONDS)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+            raise KernelNotRunning(paths.name) from None
+        if isinstance(error, BlockingIOError):
+            raise KernelNotResponding(paths.name, _ANSWER_SECONDS) from None
+        raise
+    return connection
+
+
+def _process_name() -> str:
+    """Name this process for the kernel's log and lists."""
+    name = Path(sys.argv[0] if sys.argv else "").name or "python"
+    return name.encode("utf-8", "replace").decode("utf-8")[:_NAME_LENGTH]

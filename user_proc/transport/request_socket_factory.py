@@ -1,0 +1,40 @@
+"""The one place where a request socket of the user side is made, with every option it needs.
+
+Rules: the thread that makes a socket is the one that uses it (the listener's is handed over once).
+Spec: zmq_setsockopt(3).
+"""
+
+from typing import Final
+
+import zmq
+
+from shared.envelope import HEADER
+
+#: How long a blocked send or receive goes without a look at the kernel's pidfd.
+LOOK_MS: Final = 500
+
+_SEND_HIGH_WATER: Final = 64
+_RECONNECT_MS: Final = 20
+_RECONNECT_MAX_MS: Final = 1000
+
+
+def make_dealer(
+    context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, max_payload: int, answers: int
+) -> "zmq.Socket[bytes]":
+    """Connect a DEALER that keeps at most `answers` unread messages and blocks only in slices."""
+    socket = context.socket(zmq.DEALER)
+    try:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a kernel that is not there
+        socket.setsockopt(zmq.SNDHWM, _SEND_HIGH_WATER)
+        socket.setsockopt(zmq.RCVHWM, answers)
+        socket.setsockopt(zmq.MAXMSGSIZE, max(max_payload, HEADER.size))
+        socket.setsockopt(zmq.RCVTIMEO, LOOK_MS)
+        socket.setsockopt(zmq.SNDTIMEO, LOOK_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        socket.connect(endpoint)
+    except BaseException:
+        socket.close(linger=0)
+        raise
+    return socket
