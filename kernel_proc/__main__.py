@@ -106,16 +106,17 @@ def _run_kernel(options: "StartOptions", starter: Starter) -> int:
         return starter.fail(f"cannot write {settings.log}: {error.strerror}", NOT_STARTED)
     machine = Machine(settings, log=log)
     try:
-        machine.open()
-        _watch_outside(machine, options.owner_fd)
+        try:
+            machine.open()
+            _watch_outside(machine, options.owner_fd)
+        except RuntimeFolderError as error:
+            return starter.fail(str(error), NOT_STARTED)
+        except OSError as error:
+            return starter.fail(f"cannot start: {error}", NOT_STARTED)
         _watch_processor(machine, log)
         gc.freeze()  # what is there now stays for good
         starter.tell("ready")
         machine.run()
-    except RuntimeFolderError as error:
-        return starter.fail(str(error), NOT_STARTED)
-    except OSError as error:
-        return starter.fail(f"cannot start: {error}", NOT_STARTED)
     except BugCheck as stop:
         _report(stop, settings.log, log)
         return BUG_CHECKED
@@ -146,6 +147,7 @@ def _watch_processor(machine: "Machine", log: "KernelLog") -> None:
     def violated(stop: "BugCheck") -> None:
         # In the watchdog's thread: the stuck one cannot be made to raise anything.
         _report(stop, machine.settings.log, log)
+        machine.release_instance()
         os._exit(BUG_CHECKED)
 
     Watchdog(machine.processor, log.line, violated).start()

@@ -89,6 +89,8 @@ class Machine:
         self._lock = lock
         requests = self._requests
         requests.receive = self.server.receive
+        ready_queue = self.processor.dispatcher.ready_queue
+        requests.is_busy = lambda: ready_queue.summary != 0
         requests.bind(lock.paths.endpoint)
         self.processor.add_source(requests.socket, requests.drain)
         self._lifelines = LifelineListener(
@@ -103,7 +105,10 @@ class Machine:
 
     def run(self) -> None:
         """Serve until stopped; a BugCheck leaves through here."""
-        self.processor.run()
+        try:
+            self.processor.run()
+        except Exception as error:
+            self.processor.unhandled_exception(error, "a callback of the dispatcher")
 
     def request_stop(self, reason: str) -> None:
         """Begin an orderly stop: every session is run down first. Dispatcher only."""
@@ -135,8 +140,12 @@ class Machine:
                 self._requests.close()
             self.processor.dispatcher.idle.close()
         finally:
-            if self._lock is not None:
-                self._lock.release()
+            self.release_instance()
+
+    def release_instance(self) -> None:
+        """Remove the instance's files and give its name back."""
+        if self._lock is not None:
+            self._lock.release()
 
     # In process
 
@@ -153,9 +162,13 @@ class Machine:
         assert self._lock is not None
         path = self._lock.state_path
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self.inspect()) + "\n", encoding="utf-8")
-        temporary.rename(path)
-        self.log(f"state written to {path}")
+        try:
+            temporary.write_text(json.dumps(self.inspect()) + "\n", encoding="utf-8")
+            temporary.rename(path)
+        except OSError as error:
+            self.log(f"state not written: {error}")
+        else:
+            self.log(f"state written to {path}")
 
     def inspect(self) -> dict[str, Any]:
         """Return the state of every room as plain values."""

@@ -17,6 +17,8 @@ from kernel_proc.io_manager.irp_flags import (
     IRP_MJ_DEVICE_CONTROL,
 )
 from kernel_proc.io_manager.namespace import IoManager
+from kernel_proc.scheduling.dpc import Dpc
+from shared.clock import now_ns
 from shared.ioctl_codes import METHOD_BUFFERED, ctl_code
 from shared.nt_status import STATUS_CANCELLED, STATUS_PENDING, STATUS_SUCCESS
 
@@ -26,6 +28,11 @@ HOLDER_DEVICE: Final = "holder"
 HOLD: Final = ctl_code(0x8003, 0x800, METHOD_BUFFERED, 0)
 #: An exception leaves the dispatch routine.
 BREAK: Final = ctl_code(0x8003, 0x801, METHOD_BUFFERED, 0)
+#: The processor is held for the milliseconds in the input, by the thread or by a DPC.
+HOG: Final = ctl_code(0x8003, 0x802, METHOD_BUFFERED, 0)
+#: Kept for ever, whatever is cancelled.
+KEEP: Final = ctl_code(0x8003, 0x804, METHOD_BUFFERED, 0)
+HOG_IN_DPC: Final = ctl_code(0x8003, 0x803, METHOD_BUFFERED, 0)
 
 
 class Holder:
@@ -35,6 +42,7 @@ class Holder:
         self.held: list[Irp] = []
         self.cleanups = 0
         self.closes = 0
+        self._until_ns = 0
         self._processor = io.processor
         driver = DriverObject(io.processor, HOLDER_DEVICE)
         driver.major_function[IRP_MJ_CREATE] = self._succeed
@@ -57,14 +65,29 @@ class Holder:
         return self._succeed(device, irp)
 
     def _control(self, device: DeviceObject, irp: Irp) -> int:
-        if get_current_irp_stack_location(irp).io_control_code == BREAK:
+        code = get_current_irp_stack_location(irp).io_control_code
+        if code == BREAK:
             raise ZeroDivisionError("the driver is broken")
+        if code in (HOG, HOG_IN_DPC):
+            self._until_ns = now_ns() + int.from_bytes(irp.system_buffer[:4], "little") * 1_000_000
+            if code == HOG:
+                self._hog()
+            else:
+                Dpc(self._processor, self._hog).insert()
+            return self._succeed(device, irp)
         mark_irp_pending(irp)
+        if code == KEEP:
+            self.held.append(irp)
+            return STATUS_PENDING
         irql = acquire_cancel_spin_lock(self._processor)
         set_cancel_routine(irp, self._cancel)
         self.held.append(irp)
         release_cancel_spin_lock(self._processor, irql)
         return STATUS_PENDING
+
+    def _hog(self, *_: object) -> None:
+        while now_ns() < self._until_ns:
+            pass
 
     def _cancel(self, device: DeviceObject | None, irp: Irp) -> None:
         self.held.remove(irp)

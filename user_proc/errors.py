@@ -46,15 +46,6 @@ class KernelNotResponding(SofthcaError):
         self.name = name
 
 
-class KernelRefused(SofthcaError):
-    """The kernel answered, and said no."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(f"the kernel refused: {reason} [{status_name(status)}]")
-        self.status = status
-        self.reason = reason
-
-
 class KernelStartFailed(SofthcaError):
     """A kernel process was started but did not become ready."""
 
@@ -155,5 +146,19 @@ class NtStatusError(SofthcaError, OSError):
         number = f"0x{self.status:08X}"
         return f"{name if name == number else f'{name} ({number})'}: {self.strerror}"
 
-    def __reduce__(self) -> tuple[type["NtStatusError"], tuple[int, int]]:
+    def __reduce__(self) -> tuple[type["NtStatusError"], tuple[int, int | str]]:
         return type(self), (self.status, self.information)
+
+
+class KernelRefused(NtStatusError):
+    """The kernel said no to a session or an arena, and gave its reason in words."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(status)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the kernel refused: {self.reason} [{status_name(self.status)}]"
+
+    def __reduce__(self) -> tuple[type["KernelRefused"], tuple[int, int | str]]:
+        return type(self), (self.status, self.reason)

@@ -12,7 +12,7 @@ from kernel_proc.io_manager.registry import io_manager_of
 from kernel_proc.scheduling.bugcheck import CANCEL_STATE_IN_COMPLETED_IRP
 from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL
-from shared.nt_status import STATUS_TIMEOUT
+from shared.nt_status import STATUS_CANCELLED, STATUS_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kernel_proc.io_manager.irp import CancelRoutine, Irp
     from kernel_proc.io_manager.namespace import IoManager
     from kernel_proc.scheduling.kthread import KThread
+    from kernel_proc.scheduling.process import KProcess
     from kernel_proc.scheduling.processor import Processor
 
 CANCEL_DEADLINE_NS: Final = 300 * 1_000_000_000  # NT: 3000 looks, one every 100 ms
@@ -86,6 +87,11 @@ def cancel_matching(thread: "KThread", wanted: "Callable[[Irp], bool]") -> int:
     return cancelled
 
 
+def threads_of(process: "KProcess") -> "list[KThread]":
+    """Return a process's threads, oldest first: always the same order."""
+    return sorted(process.threads, key=lambda thread: thread.number)
+
+
 def cancel_thread_io(io: "IoManager", thread: "KThread") -> None:
     """Cancel every IRP of the calling thread and wait for their end (NT: IoCancelThreadIo).
 
@@ -117,14 +123,17 @@ def wait_for_irps(
                 return not any(wanted(irp) for irp in thread.irps)
             if left is None:
                 event.wait()
-            cancel_matching(thread, wanted)
     finally:
         del io.irp_watches[thread]
     return True
 
 
 def detach_irp(irp: "Irp") -> None:
-    """Part a cancelled IRP its driver kept too long from its thread, which goes on without it."""
+    """Part a cancelled IRP its driver kept too long from its thread, which goes on without it.
+
+    NT tells nobody. Here a user request ends as cancelled, so that whoever counts or awaits it
+    can go on; when the driver completes the IRP at last, it is only freed.
+    """
     io = irp.io
     if io.verifier is not None:
         io.verifier.not_completed_in_time(irp)
@@ -134,5 +143,14 @@ def detach_irp(irp: "Irp") -> None:
     irp.thread = None
     irp.user_event = None
     irp.user_iosb = None
-    irp.request = None
     irp.finish_buffers = None
+    request = irp.request
+    irp.request = None
+    if request is not None:
+        request.finished = True
+        if request.returned:
+            request.iosb_written = True
+            request.iosb_status = STATUS_CANCELLED
+            request.information = 0
+            if request.on_finished is not None:
+                request.on_finished(request)

@@ -40,6 +40,8 @@ def complete_request(irp: Irp, boost: int = IO_NO_INCREMENT) -> None:
     The IRP must not be touched afterwards.
     """
     processor = irp.processor
+    if trace.enabled and irp.request is not None:
+        trace.record("io completing", irp.request.trace_id)
     verifier = irp.io.verifier
     if verifier is not None:
         verifier.check_complete(irp)

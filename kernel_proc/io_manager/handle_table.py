@@ -4,7 +4,17 @@ Rules: PASSIVE_LEVEL, in a thread of the process or at its rundown.
 Spec: WDK, Object Handles.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from shared.nt_status import (
+    STATUS_ACCESS_DENIED,
+    STATUS_INVALID_HANDLE,
+    STATUS_OBJECT_TYPE_MISMATCH,
+    STATUS_SUCCESS,
+)
+
+if TYPE_CHECKING:
+    from kernel_proc.scheduling.kthread import KThread
 
 DEFAULT_HANDLE_LIMIT: Final = 16_384
 _STEP: Final = 4  # handles are multiples of four, as in NT
@@ -45,3 +55,22 @@ class HandleTable:
     def inspect(self) -> dict[str, Any]:
         """Return each handle with its object and access."""
         return {f"{h:#x}": f"{target}, access {a:#x}" for h, (target, a) in self.entries.items()}
+
+
+def reference_object(
+    thread: "KThread", handle: int, kind: type | tuple[type, ...], access: int
+) -> tuple[int, Any]:
+    """Return the object a thread's handle names, if it is of that kind and grants that access.
+
+    Otherwise the status says why not (WDK: ObReferenceObjectByHandle).
+    """
+    process = thread.process
+    entry = process.handle_table.entries.get(handle) if process is not None else None
+    if entry is None:
+        return STATUS_INVALID_HANDLE, None
+    target, granted = entry
+    if not isinstance(target, kind):
+        return STATUS_OBJECT_TYPE_MISMATCH, None
+    if access & ~granted:
+        return STATUS_ACCESS_DENIED, None
+    return STATUS_SUCCESS, target

@@ -65,7 +65,6 @@ __all__ = [
 ]
 
 
-
 class _NoLocation(IoStackLocation):
     """What lies below location 1: nothing. What is written is lost, reading it is an error.
 

@@ -208,14 +208,14 @@ class IrpVerifier:
         if irp.cancel_routine is not None:
             self._violation(COMPLETED_WITH_CANCEL_ROUTINE, irp, "completed with a cancel routine")
         call: _Call | None = irp.verifier_record
-        completer = True
+        found = False
         while call is not None and call.stack is irp.stack:
             if not call.completed:
                 call.control |= irp.stack[call.location].control
-                if completer and call.location == irp.current_location:
-                    call.completed = True
+                # Two share a location if the upper one skipped its own: the lower completes.
+                if call.location == irp.current_location and not found:
+                    found = call.completed = True
                     call.status = irp.status
-            completer = False
             call = call.parent
 
     def check_pending_propagated(

@@ -6,7 +6,7 @@ Spec: WDK, Handling IRP_MJ_CLEANUP; Canceling IRPs; docs/cancellation.md.
 
 from typing import TYPE_CHECKING
 
-from kernel_proc.io_manager.cancellation import cancel_matching, cancel_thread_io
+from kernel_proc.io_manager.cancellation import cancel_matching, cancel_thread_io, threads_of
 from kernel_proc.io_manager.create_close import close_last_handle
 from kernel_proc.io_manager.file_object import FileObject
 from kernel_proc.scheduling.event import Event
@@ -47,7 +47,7 @@ def run_down_process(io: "IoManager", process: "KProcess") -> None:
     current = processor.current_thread
     assert current is not None
     process.exiting = True
-    threads = [thread for thread in process.threads if not thread.is_system_thread]
+    threads = [thread for thread in threads_of(process) if not thread.is_system_thread]
     for thread in threads:
         thread.terminate()
         cancel_matching(thread, lambda _: True)
@@ -60,7 +60,6 @@ def run_down_process(io: "IoManager", process: "KProcess") -> None:
     for thread in threads:
         thread.wait()
     if table is not None:
-        _close_handles(io, current, table)  # what a thread inserted as it was ended
         _wait_for_closes(io, table)
 
 

@@ -8,12 +8,13 @@ Spec: WDK, NtCreateFile, NtClose, NtDuplicateObject, NtCreateEvent, NtSetEvent,
 NtWaitForSingleObject, NtCancelIoFile, NtCancelIoFileEx.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from kernel_proc.io_manager.cancellation import cancel_matching, wait_for_irps
+from kernel_proc.io_manager.cancellation import cancel_matching, threads_of, wait_for_irps
 from kernel_proc.io_manager.create_close import open_device
 from kernel_proc.io_manager.device_control import DeviceControlRequest, device_io_control_file
 from kernel_proc.io_manager.file_object import FileObject
+from kernel_proc.io_manager.handle_table import reference_object
 from kernel_proc.io_manager.irp_flags import (
     EVENT_ALL_ACCESS,
     EVENT_MODIFY_STATE,
@@ -37,7 +38,6 @@ from shared.nt_status import (
     STATUS_ACCESS_DENIED,
     STATUS_INVALID_HANDLE,
     STATUS_NOT_FOUND,
-    STATUS_OBJECT_TYPE_MISMATCH,
     STATUS_SUCCESS,
     STATUS_THREAD_IS_TERMINATING,
     STATUS_TOO_MANY_OPENED_FILES,
@@ -57,6 +57,7 @@ __all__ = [
     "create_file",
     "device_io_control_file",
     "duplicate_handle",
+    "query_event",
     "reset_event",
     "run_down_process",
     "run_down_thread",
@@ -162,7 +163,7 @@ def create_event(
 
 def set_event(io: "IoManager", thread: "KThread", handle: int) -> int:
     """Signal an event."""
-    status, event = _lookup(thread, handle, Event, EVENT_MODIFY_STATE)
+    status, event = reference_object(thread, handle, Event, EVENT_MODIFY_STATE)
     if event is not None:
         event.set()
     return status
@@ -170,7 +171,7 @@ def set_event(io: "IoManager", thread: "KThread", handle: int) -> int:
 
 def reset_event(io: "IoManager", thread: "KThread", handle: int) -> int:
     """Clear an event."""
-    status, event = _lookup(thread, handle, Event, EVENT_MODIFY_STATE)
+    status, event = reference_object(thread, handle, Event, EVENT_MODIFY_STATE)
     if event is not None:
         event.reset()
     return status
@@ -178,7 +179,7 @@ def reset_event(io: "IoManager", thread: "KThread", handle: int) -> int:
 
 def query_event(io: "IoManager", thread: "KThread", handle: int) -> tuple[int, int]:
     """Return an event's state."""
-    status, event = _lookup(thread, handle, Event, EVENT_QUERY_STATE)
+    status, event = reference_object(thread, handle, Event, EVENT_QUERY_STATE)
     return status, event.read_state() if event is not None else 0
 
 
@@ -190,31 +191,16 @@ def wait_for_object(
     alertable: bool = True,
 ) -> int:
     """Wait for an event, or for a file: its event, which the end of a request without one sets."""
-    status, target = _lookup(thread, handle, (Event, FileObject), SYNCHRONIZE)
+    status, target = reference_object(thread, handle, (Event, FileObject), SYNCHRONIZE)
     if target is None:
         return status
     event: Event = target.event if isinstance(target, FileObject) else target
     return event.wait(timeout_ns, alertable=alertable, mode=USER_MODE)
 
 
-def _lookup(
-    thread: "KThread", handle: int, kind: type | tuple[type, ...], access: int
-) -> tuple[int, Any]:
-    process = thread.process
-    entry = process.handle_table.entries.get(handle) if process is not None else None
-    if entry is None:
-        return STATUS_INVALID_HANDLE, None
-    target, granted = entry
-    if not isinstance(target, kind):
-        return STATUS_OBJECT_TYPE_MISMATCH, None
-    if access & ~granted:
-        return STATUS_ACCESS_DENIED, None
-    return STATUS_SUCCESS, target
-
-
 def cancel_io_file(io: "IoManager", thread: "KThread", handle: int) -> int:
     """Cancel the calling thread's requests on a file and wait until they have ended."""
-    status, file = _lookup(thread, handle, FileObject, 0)
+    status, file = reference_object(thread, handle, FileObject, 0)
     if file is not None:
         wait_for_irps(io, thread, lambda irp: irp.file_object is file)
     return status
@@ -227,7 +213,7 @@ def cancel_io_file_ex(
 
     STATUS_NOT_FOUND if there was nothing to cancel.
     """
-    status, file = _lookup(thread, handle, FileObject, 0)
+    status, file = reference_object(thread, handle, FileObject, 0)
     if file is None or thread.process is None:
         return status
     cancelled = sum(
@@ -235,6 +221,6 @@ def cancel_io_file_ex(
             owner,
             lambda irp: irp.file_object is file and (request is None or irp.request is request),
         )
-        for owner in list(thread.process.threads)
+        for owner in threads_of(thread.process)
     )
     return STATUS_SUCCESS if cancelled else STATUS_NOT_FOUND

@@ -228,7 +228,12 @@ class AddressSpace:
         private = self._private
         if private is None:
             raise AccessViolation(address, is_write, "no private memory was handed over")
-        return self._lane.run(routine, private, address, argument, *more)
+        try:
+            return self._lane.run(routine, private, address, argument, *more)
+        except AccessViolation:
+            raise
+        except RaisedStatus as ended:  # the process is being run down while its page is stuck
+            raise AccessViolation(address, is_write, str(ended)) from ended
 
     def _enter(self, address: int, length: int, is_write: bool, alignment: int = 1) -> None:
         processor = self._processor

@@ -20,6 +20,7 @@ from kernel_proc.memory.address_space import AddressSpace
 from kernel_proc.memory.quota import MemoryQuota
 from kernel_proc.scheduling.irql import PASSIVE_LEVEL
 from kernel_proc.scheduling.os_lane import Lane
+from kernel_proc.scheduling.raised_status import RaisedStatus
 from shared.nt_status import (
     STATUS_INSUFFICIENT_RESOURCES,
     STATUS_INVALID_PARAMETER,
@@ -104,7 +105,12 @@ class ArenaTable:
             return ArenaGrant(status)
         arena_id = next(self._ids)
         try:
-            descriptor, mapping = self._lane.run(_make, f"softhca-arena-{arena_id}", length)
+            descriptor, mapping = self._lane.run(
+                _make, f"softhca-arena-{arena_id}", length, discard=_discard
+            )
+        except RaisedStatus as ended:
+            self._uncharge(length)
+            return ArenaGrant(ended.status)
         except OSError as error:
             self._uncharge(length)
             out_of_descriptors = error.errno in _OUT_OF_DESCRIPTORS
@@ -185,8 +191,15 @@ class ArenaTable:
             arena = self._retired.pop()
             try:
                 self._lane.run(arena.empty)
+            except RaisedStatus:  # the lane was abandoned; nobody else would give the pages back
+                arena.empty()
             finally:
                 self._uncharge(arena.length)
+
+
+def _discard(made: tuple[int, mmap.mmap]) -> None:
+    """Close a segment whose asker was run down; its mapping goes with the last reference."""
+    os.close(made[0])
 
 
 def _make(name: str, length: int) -> tuple[int, mmap.mmap]:

@@ -35,7 +35,9 @@ from kernel_proc.scheduling.bugcheck import (
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL
 from kernel_proc.scheduling.process import KProcess
 from kernel_proc.scheduling.processor import Processor
+from kernel_proc.scheduling.raised_status import RaisedStatus
 from kernel_proc.scheduling.wait import USER_MODE
+from shared.nt_status import STATUS_WORKING_SET_QUOTA
 from shared.segment import PAGE_SIZE
 
 MDL_MAPPED_TO_SYSTEM_VA: Final = 0x0001
@@ -49,6 +51,7 @@ IO_WRITE_ACCESS: Final = 1
 IO_MODIFY_ACCESS: Final = 2
 
 LARGEST_MDL: Final = (2 << 30) - PAGE_SIZE
+MOST_LOCKED_PAGES: Final = (2 << 30) // PAGE_SIZE  # of one process, all its MDLs together
 
 
 class Mdl:
@@ -161,7 +164,8 @@ def build_for_nonpaged_pool(mdl: Mdl) -> None:
 def probe_and_lock_pages(mdl: Mdl, mode: int, operation: int) -> None:
     """Lock the buffer's pages for `operation`, or raise AccessViolation.
 
-    User memory is that of the current thread's process (WDK: MmProbeAndLockPages).
+    User memory is that of the current thread's process, which may lock a bounded number of
+    pages: STATUS_WORKING_SET_QUOTA is raised beyond (WDK: MmProbeAndLockPages).
     """
     processor = mdl.processor
     if processor.irql > (DISPATCH_LEVEL if mdl.is_nonpageable else APC_LEVEL):
@@ -270,6 +274,8 @@ def _lock_user_pages(mdl: Mdl, is_write: bool) -> None:
     if process is None or not isinstance(process.address_space, AddressSpace):
         raise AccessViolation(address, is_write, "no process has user memory here")
     space = process.address_space
+    if process.locked_pages + mdl.page_count > MOST_LOCKED_PAGES:
+        raise RaisedStatus(STATUS_WORKING_SET_QUOTA, f"{mdl.page_count} more pages of {process}")
     space.require_access(address, length, is_write)
     if not length:
         raise AccessViolation(address, is_write, "a buffer of no bytes")

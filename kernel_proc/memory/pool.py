@@ -10,7 +10,7 @@ Spec: WDK: ExAllocatePoolWithTag, ExAllocatePoolWithQuotaTag, ExFreePoolWithTag;
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_proc.scheduling.bugcheck import DRIVER_VERIFIER_DETECTED_VIOLATION
+from kernel_proc.scheduling.bugcheck import BAD_POOL_CALLER, DRIVER_VERIFIER_DETECTED_VIOLATION
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL
 from kernel_proc.scheduling.process import KProcess
 from kernel_proc.scheduling.raised_status import RaisedStatus
@@ -23,7 +23,6 @@ NON_PAGED_POOL: Final = 0
 PAGED_POOL: Final = 1
 DEFAULT_POOL_LIMIT: Final = 512 << 20
 
-BAD_POOL_CALLER: Final = 0xC2
 _BAD_ADDRESS: Final = 0x46  # 0xC2: free of an address that is no pool block
 _ALREADY_FREED: Final = 0x07  # 0xC2
 

@@ -43,6 +43,7 @@ class Dispatcher:
 
     __slots__ = (
         "_greenlet",
+        "_leave",
         "_pool",
         "_posted",
         "_processor",
@@ -61,6 +62,7 @@ class Dispatcher:
     def __init__(self, processor: "Processor", seed: int | None) -> None:
         self._processor = processor
         self._greenlet = greenlet.getcurrent()
+        self._leave = self._greenlet.switch  # what a thread calls to leave the processor
         self._pool: list[Any] = []
         self._posted: deque[Callable[[], object]] = deque()
         self._random = random.Random(seed) if seed is not None and processor.verifier else None
@@ -82,14 +84,16 @@ class Dispatcher:
 
         "At once" means here below DISPATCH_LEVEL, else when the IRQL falls.
         """
-        base = thread.base_priority
-        thread.priority = base if base >= 16 else min(15, base + increment)
+        priority = thread.base_priority
+        if increment and priority < 16:
+            priority = min(15, priority + increment)
+        thread.priority = priority
         thread.make_ready()
         self.ready_queue.push(thread)
         processor = self._processor
         current = processor.current_thread
         if current is not None and (
-            thread.priority > current.priority or (self._random and self._quantum_ends(current))
+            priority > current.priority or (self._random and self._quantum_ends(current))
         ):
             processor.pending |= RESCHEDULE_REQUESTED
             if processor.irql < DISPATCH_LEVEL:
@@ -145,9 +149,9 @@ class Dispatcher:
             processor.switch_from_dpc("thread switch")
         processor.pending &= ~APC_REQUESTED
         processor.current_thread = None
-        self._greenlet.switch()
+        self._leave()
         processor.irql = irql
-        if thread.apcs_waiting:
+        if (thread.special_apcs or thread.normal_apcs) and thread.apcs_waiting:
             if irql == PASSIVE_LEVEL:
                 thread.deliver_apcs()
             else:
@@ -221,7 +225,7 @@ class Dispatcher:
             busy = True
         if processor.pending:
             processor.take_pending()
-        if self.timers and self._expire_timers():
+        if self.timers.heap and self._expire_timers():
             busy = True
         if self.ready_queue.summary:
             self._run_next()
@@ -265,7 +269,7 @@ class Dispatcher:
     def _stack_body(self) -> None:
         me = greenlet.getcurrent()
         processor = self._processor
-        leave = self._greenlet.switch
+        leave = self._leave
         while True:
             thread = processor.current_thread
             assert thread is not None

@@ -6,13 +6,16 @@ serves one session, so that what blocks there keeps nobody else waiting.
 Rules: `run` at <= APC_LEVEL, in a kernel thread.
 """
 
-import queue
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.irql import APC_LEVEL
+from kernel_proc.scheduling.raised_status import RaisedStatus
+from shared.nt_status import STATUS_PROCESS_IS_TERMINATING
 
 if TYPE_CHECKING:
     from kernel_proc.scheduling.processor import Processor
@@ -21,11 +24,19 @@ if TYPE_CHECKING:
 class Lane(Protocol):
     """Run blocking work on behalf of a kernel thread."""
 
-    def run(self, routine: Callable[..., Any], *args: Any) -> Any:
+    def run(
+        self,
+        routine: Callable[..., Any],
+        *args: Any,
+        discard: Callable[[Any], object] | None = None,
+    ) -> Any:
         """Return `routine(*args)` or raise its exception; the kernel thread waits."""
 
     def close(self) -> None:
         """Take no more work."""
+
+    def abandon(self) -> None:
+        """Take no more work and give up what is stuck."""
 
 
 class InlineLane:
@@ -36,67 +47,129 @@ class InlineLane:
     def __init__(self, processor: "Processor") -> None:
         self._processor = processor
 
-    def run(self, routine: Callable[..., Any], *args: Any) -> Any:
-        """Call the routine."""
+    def run(
+        self,
+        routine: Callable[..., Any],
+        *args: Any,
+        discard: Callable[[Any], object] | None = None,
+    ) -> Any:
+        """Call the routine; nothing is ever abandoned, so nothing is discarded."""
         self._processor.require_irql(APC_LEVEL, "blocking work")
         return routine(*args)
 
     def close(self) -> None:
         """Nothing is held."""
 
+    def abandon(self) -> None:
+        """Nothing is ever stuck."""
+
 
 class _Job:
-    __slots__ = ("arguments", "done", "error", "result", "routine")
+    __slots__ = ("abandoned", "arguments", "discard", "done", "error", "result", "routine")
 
     def __init__(
-        self, routine: Callable[..., Any], arguments: tuple[Any, ...], done: Event
+        self,
+        routine: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        discard: Callable[[Any], object] | None,
+        done: Event,
     ) -> None:
         self.routine = routine
         self.arguments = arguments
+        self.discard = discard
         self.done = done
+        self.abandoned = False
         self.result: Any = None
         self.error: BaseException | None = None
 
+    def finish(self) -> None:
+        """Hand the result over, or discard it if nobody waits any more; run by the dispatcher."""
+        if not self.abandoned:
+            self.done.set()
+        elif self.discard is not None and self.error is None:
+            self.discard(self.result)
+
 
 class OsLane:
-    """One OS thread, started at first use; a daemon, because stuck work cannot be ended."""
+    """One OS thread, started at first use; a daemon, because stuck work cannot be ended.
 
-    __slots__ = ("_closed", "_jobs", "_name", "_processor", "_thread")
+    It sleeps in an eventfd: waking it costs a quarter of what a queue of the library costs.
+    """
+
+    __slots__ = ("_closed", "_jobs", "_name", "_pending", "_processor", "_wake")
 
     def __init__(self, processor: "Processor", name: str) -> None:
         self._processor = processor
         self._name = name
         self._closed = False
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._jobs: deque[_Job | None] = deque()
+        self._pending: set[_Job] = set()
+        self._wake = -1
 
-    def run(self, routine: Callable[..., Any], *args: Any) -> Any:
-        """Have the lane's OS thread do it while the kernel thread waits."""
+    def run(
+        self,
+        routine: Callable[..., Any],
+        *args: Any,
+        discard: Callable[[Any], object] | None = None,
+    ) -> Any:
+        """Have the lane's OS thread do it while the kernel thread waits.
+
+        If the lane is closed, or abandoned meanwhile, STATUS_PROCESS_IS_TERMINATING is raised;
+        `discard(result)` is called should abandoned work end after all.
+        """
         processor = self._processor
         processor.require_irql(APC_LEVEL, "blocking work")
         if self._closed:
-            raise RuntimeError(f"lane {self._name!r} is closed")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
-        job = _Job(routine, args, Event(processor, notification=True))
-        self._jobs.put(job)
+            raise RaisedStatus(STATUS_PROCESS_IS_TERMINATING, f"{self._name} is closed")
+        job = _Job(routine, args, discard, Event(processor, notification=True))
+        self._pending.add(job)
+        self._put(job)
         job.done.wait()
+        self._pending.discard(job)
+        if job.abandoned:
+            raise RaisedStatus(STATUS_PROCESS_IS_TERMINATING, f"{self._name} was abandoned")
         if job.error is not None:
             raise job.error
         return job.result
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+    def _put(self, job: "_Job | None") -> None:
+        self._jobs.append(job)
+        if self._wake < 0:
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
+            threading.Thread(
+                target=self._work, args=(self._wake,), name=self._name, daemon=True
+            ).start()
+        os.eventfd_write(self._wake, 1)
+
+    def _work(self, wake: int) -> None:
+        while True:
+            os.eventfd_read(wake)
+            job = self._jobs.popleft()
+            if job is None:
+                os.close(wake)
+                return
             try:
                 job.result = job.routine(*job.arguments)
             except BaseException as error:
                 job.error = error
-            self._processor.post(job.done.set)
+            self._processor.post(job.finish)
             del job  # an idle lane must keep nothing alive
 
     def close(self) -> None:
         """Let the OS thread end after the work it has."""
         if not self._closed:
             self._closed = True
-            self._jobs.put(None)
+            if self._wake >= 0:
+                self._put(None)
+
+    def abandon(self) -> None:
+        """Wait no longer for work that is stuck, and close the lane.
+
+        For the run-down of a process whose pages can no longer be had. The OS thread ends when
+        the operating system lets it.
+        """
+        for job in self._pending:
+            if not job.done.signal_state:
+                job.abandoned = True
+                job.done.set()
+        self.close()

@@ -33,21 +33,21 @@ class Deadline:
 class TimerQueue:
     """All deadlines of one processor."""
 
-    __slots__ = ("_cancelled", "_heap", "_order")
+    __slots__ = ("_cancelled", "_order", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[Deadline] = []
+        self.heap: list[Deadline] = []
         self._order = 0
         self._cancelled = 0
 
     def __len__(self) -> int:
-        return len(self._heap) - self._cancelled
+        return len(self.heap) - self._cancelled
 
     def add(self, when_ns: int, target: Expiring) -> Deadline:
         """Enter a deadline; equal times expire in order of entry."""
         self._order += 1
         deadline = Deadline(when_ns, self._order, target)
-        heapq.heappush(self._heap, deadline)
+        heapq.heappush(self.heap, deadline)
         return deadline
 
     def cancel(self, deadline: Deadline) -> bool:
@@ -56,15 +56,15 @@ class TimerQueue:
             return False
         deadline.target = None
         self._cancelled += 1
-        if self._cancelled > len(self._heap) - self._cancelled + _PURGE_SLACK:
-            self._heap = [entry for entry in self._heap if entry.target is not None]
-            heapq.heapify(self._heap)
+        if self._cancelled > len(self.heap) - self._cancelled + _PURGE_SLACK:
+            self.heap = [entry for entry in self.heap if entry.target is not None]
+            heapq.heapify(self.heap)
             self._cancelled = 0
         return True
 
     def next_ns(self) -> int | None:
         """Return the earliest deadline, None if there is none."""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0].target is None:
             heapq.heappop(heap)
             self._cancelled -= 1
@@ -72,10 +72,12 @@ class TimerQueue:
 
     def pop_due(self, now_ns: int) -> Expiring | None:
         """Remove and return the earliest target that is due, None if none is."""
+        if not self.heap or self.heap[0].when_ns > now_ns:  # so is every other, cancelled or not
+            return None
         when = self.next_ns()
         if when is None or when > now_ns:
             return None
-        deadline = heapq.heappop(self._heap)
+        deadline = heapq.heappop(self.heap)
         target = deadline.target
         deadline.target = None
         return target

@@ -215,8 +215,7 @@ def _block(
     outer = thread.wait_block
     thread.priority = thread.base_priority
     while wait.status is None:
-        broken = _broken_off(thread, mode, alertable)
-        if broken:
+        if (mode or alertable) and (broken := _broken_off(thread, mode, alertable)):
             wait.end(broken)
             break
         thread.wait_block = wait

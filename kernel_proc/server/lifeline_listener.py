@@ -7,6 +7,7 @@ Rules: callbacks run in the dispatcher and never wait.
 Spec: shared/messages.py; unix(7), SO_PEERCRED.
 """
 
+import contextlib
 import os
 import socket
 from collections import Counter
@@ -79,9 +80,7 @@ class LifelineListener:
             self._socket = None
         for silent in list(self._silent):
             silent.close()
-        if self._reserve >= 0:
-            os.close(self._reserve)
-            self._reserve = -1
+        self._drop_reserve()
 
     def forget(self, silent: "SilentConnection") -> None:
         """Note that a connection is not silent any more."""
@@ -111,15 +110,21 @@ class LifelineListener:
 
     def _refuse_without_descriptor(self, listener: socket.socket) -> None:
         # The connection stays in the backlog, and the poller awake, until it is accepted.
-        os.close(self._reserve)
+        self._drop_reserve()
         try:
             connection, _ = listener.accept()
             reason = "the kernel has no descriptors left"
             self._refuse_early(connection, STATUS_INSUFFICIENT_RESOURCES, reason)
         except OSError:
             self.refused["accept failed"] += 1
-        finally:
+        # Another OS thread may have been quicker; then there is none until the next time.
+        with contextlib.suppress(OSError):
             self._reserve = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+    def _drop_reserve(self) -> None:
+        if self._reserve >= 0:
+            os.close(self._reserve)
+            self._reserve = -1
 
     def _refuse_early(self, connection: socket.socket, status: int, reason: str) -> None:
         self.refused[status_name(status)] += 1

@@ -4,6 +4,7 @@ Rules: nothing here waits; descriptors that are not returned have been closed.
 Spec: unix(7) SO_PEERCRED, SO_PEERPIDFD; pidfd_open(2); proc(5).
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -60,8 +61,10 @@ def identify(connection: socket.socket) -> Peer:
     try:
         ticks = process_start_ticks(pid)
         peer = Peer(pid, ticks or 0, pidfd)
-        if ticks is None or not peer.is_alive():
+        if not peer.is_alive():
             raise PeerRefused(f"process {pid} has ended")
+        if ticks is None:
+            raise PeerRefused("its start time cannot be read: the kernel has no descriptors left")
     except BaseException:
         os.close(pidfd)
         raise
@@ -77,7 +80,8 @@ def _peer_pidfd(connection: socket.socket, pid: int) -> int:
         try:
             return os.pidfd_open(pid)
         except OSError as error:
-            raise PeerRefused(f"process {pid} cannot be watched: {error.strerror}") from error
+            reason = "no descriptors left" if error.errno == errno.EMFILE else error.strerror
+            raise PeerRefused(f"process {pid} cannot be watched: {reason}") from error
 
 
 def check_memory_descriptors(pid: int, memory: int, maps: int) -> None:

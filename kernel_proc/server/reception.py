@@ -68,8 +68,8 @@ class Reception:
             return Refused(STATUS_ACCESS_DENIED, f"its memory cannot be reached: {error.strerror}")
         if self._sessions.is_full:
             private.close()
-            limit = self._settings.max_sessions
-            return Refused(STATUS_TOO_MANY_SESSIONS, f"the kernel serves {limit} processes already")
+            count = len(self._sessions)
+            return Refused(STATUS_TOO_MANY_SESSIONS, f"the kernel serves {count} processes already")
         session = self.open(hello.process_name, peer.pid, private, peer)
         lifeline = Lifeline(connection, session, self._rundown.begin)
         session.close_lifeline = lifeline.close

@@ -27,7 +27,6 @@ _FRAMES_KEPT: Final = 3  # one more than a message may have, so that the excess 
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _SNDMORE: Final = int(zmq.SNDMORE | zmq.DONTWAIT)
 _EVENTS: Final = int(zmq.EVENTS)
-_POLLIN: Final = int(zmq.POLLIN)
 
 Receive = Callable[[bytes, Sequence[bytes]], object]
 
@@ -35,7 +34,7 @@ Receive = Callable[[bytes, Sequence[bytes]], object]
 class RequestSocket:
     """The ROUTER, its context, and what went wrong on it."""
 
-    __slots__ = ("_context", "_get", "_recv", "_send", "errors", "receive", "socket")
+    __slots__ = ("_context", "_get", "_recv", "_send", "errors", "is_busy", "receive", "socket")
 
     def __init__(self, max_payload: int, answers_per_peer: int, max_peers: int) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -50,6 +49,7 @@ class RequestSocket:
         socket.setsockopt(zmq.BACKLOG, 1024)
         self.socket = socket
         self.receive: Receive = lambda identity, frames: None
+        self.is_busy: Callable[[], bool] = lambda: True
         self.errors: Counter[str] = Counter()
         # The C methods themselves: the Python layer above them costs more than it gives.
         plain: Any = super(zmq.Socket, socket)
@@ -66,8 +66,12 @@ class RequestSocket:
             os.umask(old_mask)
 
     def drain(self) -> None:
-        """Take a bounded number of messages; what is left keeps the socket readable."""
-        for _ in range(BURST):
+        """Take a bounded number of messages; what is left keeps the socket readable.
+
+        While the processor is idle that number is one, so that each message is served at once; a
+        look for the next one costs as much as the poller's own.
+        """
+        for _ in range(BURST if self.is_busy() else 1):
             try:
                 identity = self._recv(_DONTWAIT)
                 frames = self._receive_frames()
@@ -77,8 +81,6 @@ class RequestSocket:
                 self._count(error)
                 return
             self.receive(identity, frames)
-            if not self._get(_EVENTS) & _POLLIN:
-                return
 
     def _receive_frames(self) -> list[bytes]:
         frame = self._recv(_DONTWAIT, False)

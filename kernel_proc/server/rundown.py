@@ -8,14 +8,21 @@ Spec: WDK: IRP_MJ_CLEANUP, IRP_MJ_CLOSE; bug check 0x76; docs/rundown.md.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.io_manager.system_services import run_down_process
 from kernel_proc.memory.mdl import check_no_locked_pages
+from kernel_proc.scheduling.dpc import Dpc
 from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.kthread import create_system_thread
+from kernel_proc.scheduling.timer import Timer
 from kernel_proc.server.session import Session, SessionTable
 from kernel_proc.server.session_server import SessionServer
+
+#: After this long a page of the dead process is taken for one that never comes: its file system
+#: does not answer. Threads that wait for it get a fault instead.
+STUCK_LIMIT_NS: Final = 10_000_000_000
 
 
 class Rundown:
@@ -50,7 +57,11 @@ class Rundown:
         process = session.process
         started_ns = clock.now_ns()
         handles = len(process.handle_table.entries)
+        stuck = Timer(process.processor)
+        lane = session.lane
+        stuck.set(STUCK_LIMIT_NS, dpc=Dpc(process.processor, lambda *_: lane.abandon()))
         run_down_process(self._io, process)
+        stuck.cancel()
         check_no_locked_pages(process)
         session.arenas.close()
         session.address_space.close()

@@ -42,7 +42,6 @@ from shared.envelope import (
     KIND_DEQUEUE,
     KIND_DEVICE_CONTROL,
     KIND_DUPLICATE,
-    KIND_THREAD_EXIT,
     KIND_WAIT,
     WAIT_FOREVER,
 )
@@ -237,9 +236,12 @@ SERVICES: Final[dict[int, Service]] = {
     KIND_CANCEL: cancel,
     KIND_WAIT: wait,
     KIND_DEQUEUE: dequeue,
-    KIND_THREAD_EXIT: thread_exit,
     KIND_CREATE_EVENT: make_event,
 }
+
+
+#: What can only make less outstanding, and so is admitted over the limit, one for each thread.
+RELIEVING: Final = frozenset({KIND_CLOSE, KIND_CANCEL, KIND_WAIT})
 
 
 def cancel_synchronous(caller: UserThread, request_id: int) -> None:

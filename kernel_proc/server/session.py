@@ -33,6 +33,7 @@ class UserThread:
 
     `queued` holds the ids of its requests that have not been answered, the one being served
     first; `active` what that one waits in, once it has begun; `abandoned` those given up before.
+    A thread that is `leaving` has said so, and nothing more is taken from it.
     """
 
     __slots__ = (
@@ -41,6 +42,7 @@ class UserThread:
         "credentials",
         "identity",
         "kthread",
+        "leaving",
         "number",
         "queued",
         "session",
@@ -56,6 +58,7 @@ class UserThread:
         self.queued: deque[int] = deque()
         self.active: Any = None
         self.abandoned: set[int] = set()
+        self.leaving = False
         self.spare: Any = None
 
 
@@ -159,7 +162,7 @@ class SessionTable:
     """All sessions by number, those being run down included."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._by_number: dict[int, Session] = {}
         self._last_number = 0
 
@@ -172,7 +175,7 @@ class SessionTable:
     @property
     def is_full(self) -> bool:
         """Tell whether the next process must be refused."""
-        return len(self._by_number) >= self._limit
+        return len(self._by_number) >= self.limit
 
     def next_number(self) -> int:
         """Return a number no session of this kernel has had before."""

@@ -16,7 +16,15 @@ from typing import Any, Final
 from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.scheduling.kthread import create_user_thread
 from kernel_proc.server.answers import UNANSWERED, Answers, Send
-from kernel_proc.server.services import SERVICES, Door, cancel_synchronous
+from kernel_proc.server.services import (
+    RELIEVING,
+    SERVICES,
+    Door,
+    Request,
+    Service,
+    cancel_synchronous,
+    thread_exit,
+)
 from kernel_proc.server.session import (
     CREDENTIALS,
     LISTENER_THREAD,
@@ -41,6 +49,7 @@ from shared.nt_status import (
     STATUS_INVALID_PARAMETER,
     STATUS_REVISION_MISMATCH,
     STATUS_SUCCESS,
+    STATUS_THREAD_IS_TERMINATING,
     STATUS_TOO_MANY_THREADS,
 )
 
@@ -115,13 +124,25 @@ class SessionServer:
             or len(payload) != (request[8] if request[1] & FLAG_INPUT_INLINE else 0)
         ):
             self._without_service(caller, kind, header, frames)
-        elif session.outstanding >= session.max_requests and kind != KIND_THREAD_EXIT:
+        elif session.outstanding >= session.max_requests and (
+            kind not in RELIEVING or caller.queued
+        ):
             self._refuse(identity, header, session, STATUS_INSUFFICIENT_RESOURCES, "over the limit")
         else:
-            session.in_flight += 1
-            session.requests += 1
-            caller.queued.append(request[3])
-            caller.kthread.enter_kernel(service, self._door, caller, request, payload)
+            self._admit(session, caller, service, request, payload)
+
+    def _admit(
+        self,
+        session: Session,
+        caller: UserThread,
+        service: Service,
+        request: Request,
+        payload: bytes,
+    ) -> None:
+        session.in_flight += 1
+        session.requests += 1
+        caller.queued.append(request[3])
+        caller.kthread.enter_kernel(service, self._door, caller, request, payload)
 
     def _without_service(
         self, caller: UserThread, kind: int, header: bytes, frames: Sequence[bytes]
@@ -133,6 +154,10 @@ class SessionServer:
         elif kind == KIND_CANCEL_SYNCHRONOUS and len(frames) == 1:
             self.immediate += 1
             cancel_synchronous(caller, _unpack(header)[3])
+        elif kind == KIND_THREAD_EXIT and len(frames) == 1:
+            caller.leaving = True
+            del self._callers[caller.identity]
+            self._admit(caller.session, caller, thread_exit, _unpack(header), b"")
         else:
             self._refuse(
                 caller.identity,
@@ -184,6 +209,9 @@ class SessionServer:
         self, session: Session, identity: bytes, header: Header, packed: bytes
     ) -> UserThread | None:
         caller = session.threads.get(header.thread)
+        if caller is not None and caller.leaving:
+            self._refuse(identity, packed, session, STATUS_THREAD_IS_TERMINATING, "thread leaves")
+            return None
         if caller is not None:
             # The thread has replaced its socket; the old one is dead.
             self._callers.pop(caller.identity, None)

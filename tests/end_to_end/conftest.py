@@ -172,12 +172,16 @@ def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def start(runtime_folder: Path) -> Iterator[Callable[..., Kernel]]:
-    """Start kernels: start("--verifier", name="x"), start(holder=True)."""
+    """Start kernels: start("--verifier", name="x"), start(holder=True, descriptors=100)."""
     kernels: list[Kernel] = []
 
-    def start_one(*options: str, holder: bool = False, name: str = "") -> Kernel:
+    def start_one(
+        *options: str, holder: bool = False, name: str = "", descriptors: int = 0
+    ) -> Kernel:
         what = [str(KERNEL_WITH_HOLDER)] if holder else ["-m", "kernel_proc"]
         program = [sys.executable, "-P", *what]
+        if descriptors:
+            program = ["/bin/sh", "-c", f'ulimit -n {descriptors}; exec "$0" "$@"', *program]
         kernels.append(Kernel(runtime_folder, program, *options, name=name))
         return kernels[-1]
 
@@ -216,4 +220,8 @@ def run(kernel: Kernel) -> Iterator[Callable[[str], User]]:
     for user in users:
         if user.process.poll() is None:
             user.process.kill()
-            user.process.communicate()
+        for stream in (user.process.stdin, user.process.stdout, user.process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        user.process.wait()

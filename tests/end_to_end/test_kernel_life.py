@@ -1,12 +1,11 @@
 """A kernel's life: ready, alone under its name, stopped in order, killed, broken."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 import pytest
 
 from shared.connection_file import instance_paths, list_instances, read_record
+from tests.end_to_end.conftest import wait_until
+from tests.holder_driver import BREAK, HOG, HOG_IN_DPC, KEEP
 from user_proc.errors import KernelDied, KernelNotRunning, KernelRefused
 from user_proc.process import UserProcess
 
@@ -25,14 +26,15 @@ BUSY = """
     sync = process.open_device("holder")
     overlapped = process.open_device("holder", overlapped=True)
     event = process.create_event()
-    from time import monotonic
+    one_at_a_time = threading.Lock()
     def tell(what, call):
         try:
             call()
+            end = "returned"
         except SofthcaError as error:
-            print(what, type(error).__name__, flush=True)
-        else:
-            print(what, "returned", flush=True)
+            end = type(error).__name__
+        with one_at_a_time:
+            print(what, end, flush=True)
     started = overlapped.start(HOLD)
     calls = {"sync": lambda: sync.device_io_control(HOLD), "wait": event.wait,
              "overlapped": started.wait}
@@ -51,8 +53,6 @@ def busy(kernel: Any, run: Callable[[str], Any], users: int = 2) -> list[Any]:
     def waiting() -> bool:
         threads = kernel.state()["dispatcher"]["threads"]
         return sum("waiting" in text for text in threads) >= 2 * users
-
-    from tests.end_to_end.conftest import wait_until
 
     wait_until(waiting)
     return found
@@ -201,6 +201,19 @@ def test_a_signal_stops_a_busy_kernel_in_order(kernel: Any, run: Callable[[str],
     assert kernel.log.splitlines()[-1].endswith(f"stopped: {signal.Signals(number).name}")
 
 
+def test_a_stop_does_not_wait_for_ever_for_a_driver(start: Any):
+    kernel = start("--stop-timeout-ms", "200", holder=True)
+    with UserProcess.connect(kernel.name) as process:
+        device = process.open_device("holder", overlapped=True)
+        device.start(KEEP)
+        number = process.session
+    with UserProcess.connect(kernel.name):
+        assert kernel.state()["server"]["sessions"][0]["ending"]
+    assert kernel.stop() == 4
+    assert f"stopping although not run down in time: session {number} " in kernel.log
+    assert not kernel.paths.folder.exists()
+
+
 def test_the_end_of_its_owner_stops_a_kernel(kernel: Any, run: Callable[[str], Any]):
     users = busy(kernel, run, 1)
     kernel.close()
@@ -233,44 +246,39 @@ def test_a_user_that_comes_after_the_kill_is_told(kernel: Any):
 
 def test_sessions_are_bounded(start: Any):
     kernel = start("--max-sessions", "2")
-    with UserProcess.connect(kernel.name), UserProcess.connect(kernel.name):
-        with pytest.raises(KernelRefused, match="serves 2 processes already"):
-            UserProcess.connect(kernel.name)
+    check_bound_of_two(kernel.name)
     kernel.wait_for_sessions(0)
     with UserProcess.connect(kernel.name) as process:
         assert process.echo(b"x") == b"x"
 
 
-def test_a_kernel_short_of_descriptors_admits_fewer_and_lives(runtime_folder: Path):
-    name = "poor"
-    limited = f"ulimit -n 220; exec {sys.executable} -P -m kernel_proc --name {name}"
-    ready, writer = os.pipe()
-    with subprocess.Popen(
-        ["/bin/sh", "-c", f"{limited} --ready-fd {writer}"],
-        pass_fds=[writer],
-        stderr=subprocess.PIPE,
-    ) as process:
-        os.close(writer)
-        assert os.read(ready, 100) == b"ready\n"
-        os.close(ready)
-        with UserProcess.connect(name), UserProcess.connect(name):
-            with pytest.raises(KernelRefused, match="serves 2 processes already"):
-                UserProcess.connect(name)
-        silent = [connect_silently(name) for _ in range(100)]
-        answers = [connection.recv(100) for connection in silent[32:]]
-        assert all(answers), "who is not let in is told so"
-        for connection in silent:
-            connection.close()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-        assert process.stderr is not None
-        process.stderr.read()
+def check_bound_of_two(name: str) -> None:
+    with (
+        UserProcess.connect(name),
+        UserProcess.connect(name),
+        pytest.raises(KernelRefused, match="serves 2 processes already"),
+    ):
+        UserProcess.connect(name)
+
+
+def test_a_kernel_short_of_descriptors_admits_fewer_and_lives(start: Any):
+    kernel = start("--max-silent-connections", "1000", descriptors=220)
+    check_bound_of_two(kernel.name)
+    kernel.wait_for_sessions(0)
+    with contextlib.ExitStack() as open_ones:
+        silent = [open_ones.enter_context(connect_silently(kernel.name)) for _ in range(200)]
+        told = [connection.recv(1000) for connection in silent[120:]]
+        assert [words for words in told if b"no descriptors left" not in words] == []
+    wait_until(lambda: kernel.state()["lifelines"]["silent_connections"] == 0)
+    with UserProcess.connect(kernel.name) as process:
+        assert process.echo(b"x") == b"x"
+    assert kernel.stop() == 0
 
 
 def connect_silently(name: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(str(instance_paths(name).lifeline))  # waits for room in the backlog
     connection.settimeout(10)
-    connection.connect(str(instance_paths(name).lifeline))
     return connection
 
 
@@ -280,8 +288,6 @@ def connect_silently(name: str) -> socket.socket:
 def test_a_bug_check_stops_the_kernel_with_a_report(kernel: Any, run: Callable[[str], Any]):
     users = busy(kernel, run, 1)
     with UserProcess.connect(kernel.name) as process, process.open_device("holder") as device:
-        from tests.holder_driver import BREAK
-
         with pytest.raises(KernelDied):
             device.device_io_control(BREAK)
         assert kernel.end() == 3
@@ -294,3 +300,34 @@ def test_a_bug_check_stops_the_kernel_with_a_report(kernel: Any, run: Callable[[
     assert document["code"] == 0x1E
     assert "the driver is broken" in document["detail"]
     assert not kernel.paths.folder.exists()
+
+
+def test_a_dpc_that_never_ends_is_a_bug_check(kernel: Any):
+    with UserProcess.connect(kernel.name) as process, process.open_device("holder") as device:
+        with pytest.raises(KernelDied):
+            device.device_io_control(HOG_IN_DPC, (20_000).to_bytes(4, "little"))
+        assert kernel.end() == 3
+    report = kernel.errors()
+    assert report.startswith("*** bug check 0x133 DPC_WATCHDOG_VIOLATION")
+    assert "in _hog" in report
+    document = json.loads(Path(f"{kernel.log_path}.bugcheck.json").read_text())
+    assert document["code"] == 0x133
+    assert not kernel.paths.folder.exists()
+
+
+def test_a_thread_that_holds_the_processor_is_reported_and_endured(kernel: Any):
+    with UserProcess.connect(kernel.name) as process, process.open_device("holder") as device:
+        device.device_io_control(HOG, (2_500).to_bytes(4, "little"))
+        assert process.echo(b"after") == b"after"
+    assert "processor held for over 1 s at PASSIVE_LEVEL" in kernel.log
+    assert "in _hog" in kernel.log
+
+
+def test_signals_the_starter_had_blocked_still_stop_it(start: Any):
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    try:
+        kernel = start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+    assert kernel.state()["sessions_opened"] == 0
+    assert kernel.stop() == 0

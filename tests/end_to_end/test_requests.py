@@ -17,12 +17,14 @@ from shared.ioctl_codes import (
 )
 from shared.nt_status import (
     STATUS_BUFFER_OVERFLOW,
+    STATUS_CANCELLED,
     STATUS_DEVICE_BUSY,
     STATUS_INSUFFICIENT_RESOURCES,
     STATUS_INVALID_DEVICE_REQUEST,
     STATUS_IO_DEVICE_ERROR,
     STATUS_OBJECT_NAME_NOT_FOUND,
 )
+from tests.holder_driver import HOLD
 from user_proc.errors import NtStatusError
 from user_proc.process import UserProcess
 
@@ -98,8 +100,6 @@ def test_what_does_not_exist_is_a_status(kernel: Any):
 
 def test_a_session_is_bounded(start: Any):
     kernel = start("--max-requests-per-session", "4", holder=True)
-    from tests.holder_driver import HOLD
-
     with (
         UserProcess.connect(kernel.name) as process,
         process.open_device("holder", overlapped=True) as device,
@@ -109,17 +109,27 @@ def test_a_session_is_bounded(start: Any):
             device.start(HOLD)
         assert caught.value.status == STATUS_INSUFFICIENT_RESOURCES
         assert not any(request.done for request in held)
+        device.cancel()  # what makes room is admitted all the same
+        assert {status_after(request) for request in held} == {STATUS_CANCELLED}
+        assert not device.start(HOLD).done
     kernel.wait_for_sessions(0)
+
+
+def status_after(request: Any) -> int:
+    with pytest.raises(NtStatusError) as caught:
+        request.wait(10)
+    return caught.value.status
 
 
 def test_arena_quotas_hold_across_processes(start: Any):
     kernel = start("--arena-bytes-per-process", str(4 << 20), "--arena-bytes-total", str(6 << 20))
     with UserProcess.connect(kernel.name) as first, UserProcess.connect(kernel.name) as second:
-        first.allocate(3 << 20)
+        held = first.allocate(3 << 20)
         with pytest.raises(NtStatusError, match="QUOTA_EXCEEDED"):
-            first.allocate(3 << 20)
+            held = first.allocate(3 << 20)
         with pytest.raises(NtStatusError, match="INSUFFICIENT_RESOURCES"):
             second.allocate(4 << 20)
+        assert len(held.view) == 3 << 20
     assert kernel.wait_for_sessions(0)["arena_total"]["used"] == 0
     with UserProcess.connect(kernel.name) as third:
         third.allocate(4 << 20)

@@ -1,5 +1,7 @@
-"""A user process that ends, in any way and anywhere, takes what it held with it and nothing else."""
+"""A user process that ends, in any way and anywhere, takes what it held with it, nothing else."""
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +28,6 @@ POINTS = {
         process = UserProcess.connect(name)
         event = process.create_event()
         threading.Thread(target=event.wait, daemon=True).start()
-        event.duplicate if hasattr(event, "duplicate") else None
     """,
     "in a synchronous request": """
         process = UserProcess.connect(name)
@@ -55,8 +56,7 @@ POINTS = {
         process = UserProcess.connect(name)
         device = process.open_device("holder", overlapped=True)
         def work():
-            own = process.open_device("noop")
-            own.device_io_control(noop_code(0, 2), b"x", bytearray(1))
+            own = process.open_device("holder")
             device.start(HOLD)
             done.wait()
             own.device_io_control(HOLD)
@@ -141,9 +141,6 @@ def test_a_forked_child_keeps_no_session_alive(kernel: Any, run: Callable[[str],
     try:
         kernel.wait_for_sessions(0)
     finally:
-        import os
-        import signal
-
         os.kill(child, signal.SIGKILL)
 
 

@@ -108,10 +108,8 @@ class Worker:
         return {}
 
     def close(self) -> None:
-        """Leave the kernel."""
-        self.release()
+        """Leave the kernel, which closes what is still open; it need not be alive."""
         self._echo.close()
-        self._bench.close()
         self._process.close()
 
     def _floor_take(self, floor: FloorSpec) -> Take:
@@ -201,7 +199,8 @@ def main(arguments: list[str]) -> int:
         _serve(worker, sys.stdin, answers)
     except BrokenPipeError:
         return 1
-    worker.close()
+    finally:
+        worker.close()
     return 0
 
 

@@ -6,7 +6,7 @@ Rules: main thread only.
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -46,9 +46,18 @@ def ending_signals() -> Iterator[None]:
         signal.signal(number, end)
     try:
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    except Ended:
+        raise  # on its way out the process goes on ignoring them, to its very end
+    except BaseException:
+        _restore(before)
+        raise
+    else:
+        _restore(before)
+
+
+def _restore(handlers: Mapping[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def complain(sentence: str) -> None:

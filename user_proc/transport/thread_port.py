@@ -1,8 +1,8 @@
 """One calling thread's end of the request socket: requests out, answers in, one at a time.
 
 An interrupted wait (Ctrl-C) abandons its request: the kernel is told, the caller's buffers are
-kept until the late answer has come, and that answer is dropped by its id. An interrupted *send*
-leaves the socket in a state nobody can know, so the next call goes out on a new one.
+kept until the late answer has come, and that answer is dropped by its id. An interrupted send of two
+frames leaves the socket in a state nobody can know, so the thread goes on with a new one.
 
 Rules: the owning thread only; `close` alone may come from another thread. A thread's port dies
 with the thread's local storage, in that thread, and says KIND_THREAD_EXIT as it goes.
@@ -136,7 +136,7 @@ class ThreadPort:
             raise CallInProgress
         # A plain flag: no signal is handled between its store and the try, and `finally` ends it.
         self._in_call = True
-        sent = False
+        whole = not payload  # no half message can be out
         try:
             if not request_id:
                 request_id = self._next_id
@@ -156,7 +156,7 @@ class ThreadPort:
                     self.bytes_sent += _HEADER
             except zmq.Again:
                 self._send_patiently(header, payload)
-            sent = True
+            whole = True
             self.messages_sent += 1
             try:
                 frame = self._recv()
@@ -169,7 +169,7 @@ class ThreadPort:
             self.messages_received += 1
             self.bytes_received += _HEADER if body is None else _HEADER + len(body)
         except BaseException as error:
-            self._break_off(error, request_id, keep, sent)
+            self._break_off(error, request_id, keep, whole)
             raise
         finally:
             self._in_call = False
@@ -263,7 +263,7 @@ class ThreadPort:
         self._abandoned.clear()
         return answer, body
 
-    def _break_off(self, error: BaseException, request_id: int, keep: object, sent: bool) -> None:
+    def _break_off(self, error: BaseException, request_id: int, keep: object, whole: bool) -> None:
         """Leave the port usable after a call that did not end; say what a socket's error means."""
         if isinstance(error, KernelDied):
             self._send = self._refuse
@@ -279,17 +279,26 @@ class ThreadPort:
             raise ProtocolError(f"an answer of the wrong length: {error}") from error
         if isinstance(error, zmq.ZMQError):
             raise SofthcaError(f"the request socket failed: {error}") from error
-        if sent and not isinstance(error, ProtocolError):
+        if isinstance(error, SofthcaError):
+            return
+        with contextlib.suppress(zmq.ZMQError, SofthcaError):
+            if not whole:
+                self._replace_socket()
+                return
             while self._more(_RCVMORE):
                 self._recv()
             self._send = plain_send
             self._cancel_abandoned(_DONTWAIT)
 
-    def _send_anew(self, frame: Payload, flags: int = 0) -> None:
-        """Replace the socket, then send: the first send after a call that broke off in one."""
+    def _replace_socket(self) -> None:
+        """Go on with a new socket: nobody can know how much of a message the old one has sent."""
         self._socket.close(linger=0)
         self._open()
         self._cancel_abandoned(0)
+
+    def _send_anew(self, frame: Payload, flags: int = 0) -> None:
+        """Replace the socket, then send: the first send after a call that broke off badly."""
+        self._replace_socket()
         self._send(frame, flags)
 
     def _cancel_abandoned(self, flags: int) -> None:

@@ -24,6 +24,7 @@ from kernel_proc.io_manager.system_services import (
 from kernel_proc.memory.access_violation import AccessViolation
 from kernel_proc.memory.mdl import map_locked_pages
 from kernel_proc.scheduling.dpc import Dpc
+from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.wait import USER_MODE
 from shared.ioctl_codes import (
     METHOD_BUFFERED,
@@ -230,6 +231,41 @@ def test_a_fault_at_copy_back_of_a_pended_overlapped_request(machine: Any):
     machine.settle()
     assert done == [request]
     assert (request.iosb_written, request.iosb_status) == (True, STATUS_ACCESS_VIOLATION)
+
+
+def test_completions_that_meet_a_copy_back_that_waits(machine: Any):
+    """The APC waits at APC_LEVEL for the user's memory; the next one comes after it."""
+    kept = pend(machine)
+    handle = machine.open(synchronous=False)
+    gate = Event(machine.processor, notification=False)
+    space = machine.process.address_space
+    write = space.write
+
+    def slow_write(address: int, data: Any) -> None:
+        data = bytes(data)
+        gate.wait()
+        write(address, data)
+
+    space.write = slow_write
+    done: list[Any] = []
+    requests = [
+        DeviceControlRequest(
+            handle, code(), b"%d" % number, 0, 0, ARENA + number, 1, on_finished=done.append
+        )
+        for number in range(3)
+    ]
+    for request in requests:
+        machine.control(request)
+    for irp in kept[:2]:
+        finish(irp, STATUS_SUCCESS, 1)
+    machine.settle()
+    assert not done
+    finish(kept[2], STATUS_SUCCESS, 1)
+    for number in range(3):
+        gate.set()
+        machine.settle()
+        assert done == requests[: number + 1]
+    assert bytes(machine.memory[:3]) == b"012"
 
 
 # The direct methods

@@ -284,7 +284,7 @@ def test_a_process_that_ends_while_its_memory_is_made_gets_none(
     new_kernel: Callable[..., Any],
 ):
     class ClosingLane:
-        def run(self, routine: Callable[..., Any], *args: Any) -> Any:
+        def run(self, routine: Callable[..., Any], *args: Any, **_: Any) -> Any:
             made = routine(*args)
             if isinstance(made, tuple):
                 table.close()

@@ -40,8 +40,9 @@ from kernel_proc.scheduling.bugcheck import (
     BugCheck,
 )
 from kernel_proc.scheduling.irql import APC_LEVEL, DEVICE_LEVEL, DISPATCH_LEVEL
+from kernel_proc.scheduling.raised_status import RaisedStatus
 from kernel_proc.scheduling.wait import KERNEL_MODE, USER_MODE
-from shared.nt_status import STATUS_SUCCESS
+from shared.nt_status import STATUS_SUCCESS, STATUS_WORKING_SET_QUOTA
 
 PAGE = mmap.PAGESIZE
 BASE = 0x7000_0000_0000
@@ -101,6 +102,13 @@ def test_k3c_an_mdl_made_with_an_irp_is_its_mdl_address(kernel: Any):
     irp = Request()
     mdl = describe(kernel, BASE, 100, irp)
     assert irp.mdl_address is mdl
+
+
+def test_a_primary_buffer_takes_the_place_of_the_irps_mdl(kernel: Any):
+    irp = Request()
+    first, second = describe(kernel, BASE, 1, irp), describe(kernel, BASE, 2, irp)
+    assert irp.mdl_address is second
+    assert (first.next, second.next) == (None, None)
 
 
 def test_a_secondary_buffer_goes_to_the_end_of_the_irps_chain(kernel: Any):
@@ -276,6 +284,22 @@ def test_nothing_can_be_locked_without_a_process_or_without_bytes(kernel: Any):
         kernel.processor.run_thread(probe_and_lock_pages, mdl, USER_MODE, IO_READ_ACCESS)
     with pytest.raises(AccessViolation, match="no bytes"):
         lock(kernel, describe(kernel, BASE, 0))
+
+
+def test_the_pages_one_process_can_have_locked_are_bounded(
+    kernel: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("kernel_proc.memory.mdl.MOST_LOCKED_PAGES", 3)
+    start = raw.map(4)
+    first = describe(kernel, start, 2 * PAGE)
+    lock(kernel, first)
+    second = describe(kernel, start + PAGE, 2 * PAGE)
+    with pytest.raises(RaisedStatus) as caught:
+        lock(kernel, second)
+    assert caught.value.status == STATUS_WORKING_SET_QUOTA
+    assert kernel.process.locked_pages == 2
+    kernel.run(unlock_pages, first)
+    lock(kernel, second)
 
 
 def test_an_arena_freed_while_locked_lives_until_unlocked(kernel: Any):

@@ -81,6 +81,18 @@ def test_a_dead_process_faults(owner: Any):
     assert os.pread(memory, 4, address) == b""
 
 
+def test_a_process_that_dies_between_check_and_copy_faults(
+    owner: Any, monkeypatch: pytest.MonkeyPatch
+):
+    address = owner.areas["fixed"]
+    owner.kill()
+    monkeypatch.setattr(owner.private.maps, "first_refusal", lambda *_: None)
+    with pytest.raises(AccessViolation, match="address space is gone"):
+        owner.private.read(address, 4)
+    with pytest.raises(AccessViolation, match="address space is gone"):
+        owner.private.write(address, b"evil")
+
+
 STRANGER = """
 import os, sys
 from kernel_proc.memory.private_memory import PrivateMemory

@@ -196,7 +196,7 @@ def test_codes_and_names(constant: str, value: int):
 
 def test_every_name_is_a_code():
     assert all(isinstance(code, int) for code in bugcheck.NAMES)
-    assert len(bugcheck.NAMES) == 19
+    assert len(bugcheck.NAMES) == 20
 
 
 @pytest.mark.parametrize("level", [DISPATCH_LEVEL, HIGH_LEVEL])

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL, PASSIVE_LEVEL
 from kernel_proc.scheduling.kthread import create_system_thread
 from kernel_proc.scheduling.os_lane import InlineLane, Lane, OsLane
 from kernel_proc.scheduling.processor import Processor
+from kernel_proc.scheduling.raised_status import RaisedStatus
+from shared.nt_status import STATUS_PROCESS_IS_TERMINATING
 
 
 @pytest.fixture
@@ -103,7 +105,7 @@ def test_closed_it_finishes_its_work_ends_its_os_thread_and_takes_no_more(real: 
     real.run_until(lambda: thread.is_waiting)
     lane.close()
     lane.close()
-    with pytest.raises(RuntimeError, match="'closing lane' is closed"):
+    with pytest.raises(RaisedStatus, match="closing lane is closed"):
         real.run_thread(lane.run, print)
     gate.set()
     real.run_until(lambda: thread.ended)
@@ -117,7 +119,7 @@ def test_a_lane_never_used_starts_no_os_thread(real: Processor):
     lane = OsLane(real, "idle lane")
     assert threading.active_count() == before
     lane.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(RaisedStatus, match="closed"):
         real.run_thread(lane.run, print)
 
 
@@ -149,3 +151,44 @@ def test_work_above_apc_level_is_a_bug_check(processor: Processor, stops: Any, k
 
     with stops(IRQL_NOT_LESS_OR_EQUAL, 0, DISPATCH_LEVEL):
         processor.run_thread(body)
+
+
+def test_abandoned_work_frees_its_thread_and_its_late_result_is_discarded(real: Processor):
+    lane = OsLane(real, "stuck lane")
+    gate = threading.Event()
+    discarded: list[str] = []
+    statuses: list[int] = []
+
+    def stuck() -> str:
+        gate.wait(10)
+        return "late"
+
+    def body(routine: Callable[[], str]) -> None:
+        with pytest.raises(RaisedStatus) as raised:
+            lane.run(routine, discard=discarded.append)
+        statuses.append(raised.value.status)
+
+    threads = [create_system_thread(real, body, routine) for routine in (stuck, lambda: "queued")]
+    real.run_until(lambda: all(thread.is_waiting for thread in threads))
+    lane.abandon()
+    real.run_until(lambda: all(thread.ended for thread in threads))
+    assert statuses == [STATUS_PROCESS_IS_TERMINATING] * 2
+    assert discarded == []
+    gate.set()
+    real.run_until(lambda: len(discarded) == 2)
+    assert discarded == ["late", "queued"]
+
+
+def test_work_that_ended_before_the_lane_was_abandoned_keeps_its_result(real: Processor):
+    lane = OsLane(real, "abandoned lane")
+    results: list[int] = []
+    ended = threading.Event()
+
+    def work() -> int:
+        ended.set()
+        return 7
+
+    thread = create_system_thread(real, lambda: results.append(lane.run(work)))
+    real.run_until(lambda: ended.is_set() and thread.ended)
+    lane.abandon()
+    assert results == [7]

@@ -201,7 +201,7 @@ def test_cancelled_deadlines_do_not_pile_up():
         assert queue.cancel(deadline) is False
     assert len(queue) == 1
     assert queue.next_ns() == 10**9
-    assert len(queue._heap) < 200
+    assert len(queue.heap) < 200
     assert queue.cancel(kept) is True
     assert (len(queue), queue.next_ns()) == (0, None)
     assert queue.pop_due(10**10) is None

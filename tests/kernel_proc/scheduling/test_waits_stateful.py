@@ -248,15 +248,41 @@ class WaitMachine(RuleBasedStateMachine):
 
     # Waiting
 
+    someone_is_free = precondition(lambda self: any(worker.is_free for worker in self.workers))
+    how_to_wait = st.fixed_dictionaries(
+        {
+            "timeout": st.none() | st.sampled_from([0, 5, 10, 100]),
+            "alertable": st.booleans(),
+            "mode": st.sampled_from([KERNEL_MODE, USER_MODE]),
+        }
+    )
+
+    @someone_is_free
+    @rule(number=numbers, index=st.integers(0, 7), how=how_to_wait)
+    def wait_for_one(self, number: int, index: int, how: dict[str, Any]) -> None:
+        self._wait(number, [index], False, **how)
+
+    @someone_is_free
     @rule(
         number=numbers,
-        indices=st.lists(st.integers(0, 7), min_size=1, max_size=3, unique=True),
+        indices=st.lists(st.integers(0, 7), min_size=2, max_size=3, unique=True),
         wait_all=st.booleans(),
-        timeout=st.none() | st.sampled_from([0, 5, 10, 100]),
-        alertable=st.booleans(),
-        mode=st.sampled_from([KERNEL_MODE, USER_MODE]),
+        how=how_to_wait,
     )
-    def wait(
+    def wait_for_several(
+        self, number: int, indices: list[int], wait_all: bool, how: dict[str, Any]
+    ) -> None:
+        self._wait(number, indices, wait_all, **how)
+
+    @someone_is_free
+    @rule(index=st.integers(0, 5), hows=st.lists(how_to_wait, min_size=2, max_size=WORKERS))
+    def crowd(self, index: int, hows: list[dict[str, Any]]) -> None:
+        """Several wait for the same object, one behind the other."""
+        for number, how in enumerate(hows):
+            if any(worker.is_free for worker in self.workers):
+                self._wait(number, [index], False, **how)
+
+    def _wait(
         self,
         number: int,
         indices: list[int],
@@ -265,9 +291,8 @@ class WaitMachine(RuleBasedStateMachine):
         alertable: bool,
         mode: int,
     ) -> None:
-        worker = self.workers[number]
-        if not worker.is_free:
-            return
+        free = [worker for worker in self.workers if worker.is_free]
+        worker = free[number % len(free)]
         objects = [self.objects[index] for index in indices]
         real = [entry.real for entry in objects]
         wait = ModelWait(worker, objects, wait_all, alertable, mode, None, 0)
@@ -294,6 +319,23 @@ class WaitMachine(RuleBasedStateMachine):
 
     # Signalling
 
+    @precondition(lambda self: bool(self.waits))
+    @rule(numbers=st.lists(st.integers(0, 20), min_size=1, max_size=4), how=ways)
+    def signal_what_is_waited_for(self, numbers: list[int], how: str) -> None:
+        for number in numbers:
+            if waited := [entry for wait in self.waits for entry in wait.objects]:
+                self._signal(waited[number % len(waited)], how)
+
+    def _signal(self, entry: ModelObject, how: str) -> None:
+        if "event" in entry.kind:
+            entry.state = 1
+            self._wake(entry)
+            self._do(how, entry.real.set)
+        elif entry.kind == "semaphore":
+            self._release(1, how)
+        elif entry.kind == "mutex":
+            self._release_mutex(entry)
+
     @rule(index=st.integers(0, 2), how=ways, act=st.sampled_from(["set", "reset", "pulse"]))
     def event(self, index: int, how: str, act: str) -> None:
         entry = self.objects[index]
@@ -306,6 +348,9 @@ class WaitMachine(RuleBasedStateMachine):
 
     @rule(adjustment=st.integers(1, LIMIT), how=ways)
     def release_semaphore(self, adjustment: int, how: str) -> None:
+        self._release(adjustment, how)
+
+    def _release(self, adjustment: int, how: str) -> None:
         entry = self.objects[3]
         if entry.state + adjustment > LIMIT:
             return
@@ -313,9 +358,13 @@ class WaitMachine(RuleBasedStateMachine):
         self._wake(entry)
         self._do(how, lambda: entry.real.release(adjustment))
 
-    @rule(index=st.integers(4, 5))
+    @precondition(lambda self: any(entry.owner for entry in self.objects))
+    @rule(index=st.integers(0, 1))
     def release_mutex(self, index: int) -> None:
-        entry = self.objects[index]
+        owned = [entry for entry in self.objects if entry.owner]
+        self._release_mutex(owned[index % len(owned)])
+
+    def _release_mutex(self, entry: ModelObject) -> None:
         owner = entry.owner
         if owner is None or not owner.is_free:
             return
@@ -403,6 +452,7 @@ class WaitMachine(RuleBasedStateMachine):
         assert worker.thread is not None
         self._do(how, NormalKernelApc(worker.thread, normal_routine=routine).insert)
 
+    @precondition(lambda self: sum(worker.apc_wait is not None for worker in self.workers) < 2)
     @rule(number=numbers, how=ways)
     def apc_that_waits(self, number: int, how: str) -> None:
         """It waits at APC_LEVEL for the gate, on top of whatever its thread waits for."""
@@ -423,6 +473,7 @@ class WaitMachine(RuleBasedStateMachine):
         assert worker.thread is not None
         self._do(how, SpecialKernelApc(worker.thread, routine).insert)
 
+    @precondition(lambda self: any(worker.apc_wait for worker in self.workers))
     @rule(how=ways)
     def open_gate(self, how: str) -> None:
         gate = self.gates[0]
@@ -438,7 +489,7 @@ class WaitMachine(RuleBasedStateMachine):
         assert worker.thread is not None
         self._do(how, worker.thread.alert)
 
-    @precondition(lambda self: sum(worker.terminating for worker in self.workers) < 2)
+    @precondition(lambda self: not any(worker.terminating for worker in self.workers))
     @rule(number=numbers, how=ways)
     def terminate(self, number: int, how: str) -> None:
         worker = self.workers[number]
@@ -494,4 +545,4 @@ class WaitMachine(RuleBasedStateMachine):
 
 
 TestWaits = WaitMachine.TestCase
-TestWaits.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestWaits.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

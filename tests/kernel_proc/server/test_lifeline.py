@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,20 @@ def test_one_process_may_have_two_sessions(house: House):
     first.hang_up()
     house.run_until(lambda: len(house.machine.sessions) == 1)
     assert isinstance(second.ask(FreeArena(1, 99)), Done)
+
+
+def test_a_new_process_with_a_pid_retires_the_sessions_of_its_former_owner(house: House):
+    former, present = house.connect(), house.connect()
+    number = former.welcome().session
+    session = house.machine.sessions.get(number)
+    assert session is not None
+    assert session.peer is not None
+    # As if that session had been made by an earlier owner of this process's pid.
+    session.peer = replace(session.peer, start_ticks=session.peer.start_ticks - 1)
+    assert isinstance(present.greet(), Welcome)
+    house.run_until(lambda: house.machine.sessions.get(number) is None)
+    assert former.receive() == (None, [])
+    assert isinstance(present.ask(FreeArena(1, 99)), Done)
 
 
 # --- being refused -------------------------------------------------------------------------------

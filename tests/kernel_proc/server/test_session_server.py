@@ -15,7 +15,9 @@ from shared.envelope import (
     FLAG_COMPLETION_FOLLOWS,
     FLAG_INPUT_INLINE,
     FLAG_IOSB_WRITTEN,
+    FLAG_NOTIFICATION,
     FLAG_OUTPUT_INLINE,
+    FLAG_SIGNALED,
     HEADER,
     KIND_CANCEL,
     KIND_CANCEL_SYNCHRONOUS,
@@ -60,6 +62,7 @@ from shared.nt_status import (
     STATUS_PENDING,
     STATUS_REVISION_MISMATCH,
     STATUS_SUCCESS,
+    STATUS_THREAD_IS_TERMINATING,
     STATUS_TIMEOUT,
     STATUS_TOO_MANY_THREADS,
 )
@@ -430,6 +433,34 @@ def test_after_its_exit_a_thread_is_unknown(client: Any, machine: Machine):
         client.post(kind, thread=5)
     assert machine.server.dropped == {"thread unknown or ended": 2}
     assert client.call(KIND_DEQUEUE, thread=5)[0].status == STATUS_NOT_SUPPORTED
+
+
+def test_a_thread_that_leaves_is_not_heard_any_more(client: Any, machine: Machine):
+    event, _ = client.call(KIND_CREATE_EVENT)
+    client.post(KIND_WAIT, file_handle=event.file_handle, information=WAIT_FOREVER)
+    client.settle()
+    client.post(KIND_THREAD_EXIT)
+    client.post(KIND_THREAD_EXIT)
+    client.post(KIND_DEQUEUE)
+    header, _ = client.answer()
+    assert header.status == STATUS_THREAD_IS_TERMINATING
+    assert machine.server.refused == {"thread leaves": 2}
+
+
+def test_what_makes_room_is_admitted_over_the_limit(client: Any, holder: Any):
+    client.listen()
+    handle = client.open("holder")
+    event, _ = client.call(KIND_CREATE_EVENT, flags=FLAG_SIGNALED | FLAG_NOTIFICATION)
+    for _ in range(8):
+        client.control(handle, HOLD)
+    waited, _ = client.call(KIND_WAIT, file_handle=event.file_handle)
+    assert waited.status == STATUS_SUCCESS
+    assert client.call(KIND_CLOSE, file_handle=event.file_handle)[0].status == STATUS_SUCCESS
+    client.post(KIND_CANCEL, file_handle=handle)
+    client.post(KIND_CANCEL, file_handle=handle)
+    answers = [client.answer()[0].status for _ in range(2)]
+    assert sorted(answers) == [STATUS_SUCCESS, STATUS_INSUFFICIENT_RESOURCES]
+    assert holder.held == []
 
 
 def test_an_exit_is_admitted_over_the_limit(client: Any, holder: Any):

@@ -1,0 +1,259 @@
+"""`softhca bench` as a user runs it: output, files, wrong usage, and its end at any moment."""
+
+import csv
+import io
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.connection_file import runtime_root
+from user_proc.bench.table_view import HEADING
+from user_proc.run_document import load_strict
+
+pytestmark = pytest.mark.processes
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Begin = Callable[..., subprocess.Popen[str]]
+
+
+def leftovers() -> list[Path]:
+    return sorted(runtime_root().glob("bench-*"))
+
+
+def children_of(pid: int) -> list[int]:
+    """The kernel and the user process of a running benchmark."""
+    return [
+        int(number)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for number in (task / "children").read_text().split()
+    ]
+
+
+def wait_for_children(pid: int, count: int) -> list[int]:
+    """Return the children of the benchmark once there are `count`; look often, not for long."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = children_of(pid)
+        if len(found) >= count:
+            return found
+        os.sched_yield()
+    raise AssertionError(f"no {count} children")
+
+
+def end_of(descriptor: int, seconds: float) -> bool:
+    return bool(select.select([descriptor], [], [], seconds)[0])
+
+
+# --- output -----------------------------------------------------------------------------------
+
+
+def test_a_run_prints_its_table_and_writes_its_files(softhca: Run, tmp_path: Path):
+    done = softhca("bench", "--tiny", "--json", "run.json", "--csv", "run.csv")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(HEADING)
+    document = load_strict((tmp_path / "run.json").read_text())
+    check_document(document)
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "run.csv").read_text()), strict=True))
+    assert [float(line["p50_us"]) for line in lines] == [r["p50_us"] for r in document["rows"]]
+    assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.json"]
+    assert leftovers() == []
+
+
+def check_document(document: dict[str, Any]) -> None:
+    assert document["kind"] == "irp"
+    assert len(document["rows"]) == 4
+    for row in document["rows"]:
+        assert row["count"] == 48
+        assert row["blocks"] == 4
+        assert 0 < row["min_us"] <= row["p50_us"] <= row["max_us"]
+        assert row["p999_us"] is None
+        assert row["ratio"] == pytest.approx(row["p50_us"] / row["floor_p50_us"], abs=1e-3)
+        assert row["ops_per_s"] * row["mean_us"] == pytest.approx(1e6, rel=0.01)
+        assert row["sum_us"] == pytest.approx(row["count"] * row["mean_us"], rel=0.01)
+    user, private, irp, direct = document["rows"]
+    assert (user["copies"], user["bytes_copied"], user["wire_bytes"]) == (2, 128, 336)
+    assert (private["copies"], private["bytes_copied"]) == (2, 8192)
+    assert irp["copies"] == direct["copies"] == irp["wire_bytes"] == 0
+    assert {floor["name"] for floor in document["floors"]} == {
+        "echo", "thread_switch", "clock", "user_clock", "sample_store", "memory_copy",
+        "private_copy",
+    }  # fmt: skip
+    for floor in document["floors"]:
+        assert floor["p50_us"] > 0
+    assert document["settings"]["mode"] == "tiny"
+
+
+def test_json_on_standard_output_is_json_alone(softhca: Run):
+    done = softhca("bench", "--tiny", "--json", "-", "--no-progress")
+    assert done.returncode == 0, done.stderr
+    check_document(load_strict(done.stdout))
+    assert HEADING in done.stderr
+
+
+def test_csv_on_standard_output_is_csv_alone(softhca: Run):
+    done = softhca("bench", "--tiny", "--csv", "-")
+    assert done.returncode == 0, done.stderr
+    assert len(list(csv.DictReader(io.StringIO(done.stdout), strict=True))) == 4
+
+
+def test_pinned_runs_are_not_marked_unpinned(softhca: Run):
+    cores = sorted(os.sched_getaffinity(0))
+    pair = f"{cores[0]},{cores[-1]}"
+    done = softhca("bench", "--tiny", "--json", "-", "--pin", pair)
+    assert done.returncode == 0, done.stderr
+    document = load_strict(done.stdout)
+    assert "unpinned" not in document["provenance"]["marks"]
+    assert f"{document['settings']['kernel_cpu']},{document['settings']['user_cpu']}" == pair
+
+
+# --- wrong usage ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--pin", "0"], "two core numbers"),
+        (["--pin", "zero,one"], "two core numbers"),
+        (["--pin", "0,99999"], "core 99999 cannot be used"),
+        (["--json", "no/such/folder/run.json"], "does not exist"),
+        (["--csv", "/"], "is a folder"),
+        (["--json", "-", "--csv", "-"], "only one of"),
+        (["--depth", "4"], "No such option"),
+    ],
+)
+def test_wrong_usage_is_told_at_once(softhca: Run, arguments: list[str], words: str):
+    done = softhca("bench", "--tiny", *arguments)
+    assert done.returncode == 2
+    assert words in re.sub(r"[│\s]+", " ", done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_runtime_folder_of_somebody_else_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, softhca: Run
+):
+    folder = tmp_path / "softhca"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    done = softhca("bench", "--tiny", "--no-progress")
+    assert done.returncode == 1
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("softhca: ")
+    assert "chmod 700" in sentence
+
+
+# --- its end ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_ends_all_it_started_within_a_second(begin: Begin, number: int, code: int):
+    process = begin("bench", "--quick")
+    children = wait_for_children(process.pid, 2)
+    descriptors = [os.pidfd_open(pid) for pid in children]
+    try:
+        begun = time.monotonic()
+        os.killpg(process.pid, number)
+        assert process.wait(5) == code
+        assert all(end_of(descriptor, 1.0) for descriptor in descriptors)
+        assert time.monotonic() - begun < 1.0
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    assert leftovers() == []
+
+
+def test_an_impatient_second_ctrl_c_does_not_stop_the_cleaning(begin: Begin):
+    process = begin("bench", "--quick")
+    wait_for_children(process.pid, 2)
+    for _ in range(20):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+            os.sched_yield()
+    assert process.wait(5) == 130
+    assert leftovers() == []
+
+
+def test_a_killed_benchmark_leaves_nothing(begin: Begin):
+    process = begin("bench", "--quick")
+    descriptors = [os.pidfd_open(pid) for pid in wait_for_children(process.pid, 2)]
+    try:
+        process.kill()
+        assert all(end_of(descriptor, 5.0) for descriptor in descriptors)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    assert leftovers() == []
+
+
+def test_a_reader_that_leaves_is_no_crash(tmp_path: Path, softhca: Run):
+    from tests.user_proc.cli.conftest import COMMAND, environment
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(
+            [*COMMAND, "bench", "--tiny", "--no-progress"],
+            env=environment(),
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=50,
+        )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert leftovers() == []
+
+
+def test_the_bar_on_a_terminal_draws_and_goes_away(tmp_path: Path):
+    import pty
+
+    from tests.user_proc.cli.conftest import COMMAND, environment
+
+    parent, child = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "bench", "--tiny", "--json", "-"],
+        env={**environment(), "TERM": "xterm"},
+        stdout=subprocess.PIPE,
+        stderr=child,
+        cwd=tmp_path,
+    ) as process:
+        os.close(child)
+        shown = b""
+        while True:
+            try:
+                data = os.read(parent, 65536)
+            except OSError:  # the terminal's other end is closed
+                break
+            if not data:
+                break
+            shown += data
+        os.close(parent)
+        output, _ = process.communicate(timeout=50)
+    assert process.returncode == 0
+    assert b"%" in shown
+    check_document(load_strict(output.decode()))
+
+
+def test_importing_the_command_does_not_import_the_benchmark():
+    code = (
+        "import sys, user_proc.cli.main\n"
+        "heavy = {'zmq', 'hdrh', 'user_proc.bench.bench_run', 'user_proc.process'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    from tests.user_proc.cli.conftest import environment
+
+    found = subprocess.check_output(
+        [sys.executable, "-P", "-c", code], env=environment(), text=True
+    )
+    assert found == "[]\n"

@@ -1,0 +1,112 @@
+"""`softhca kernel`: start, stop, status and list, in words and as JSON."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from user_proc.process import UserProcess
+from user_proc.transport.kernel_starter import kernel_status, stop_kernel
+
+pytestmark = pytest.mark.processes
+Run = Callable[..., subprocess.CompletedProcess[str]]
+NAME = "cli-test"
+
+
+@pytest.fixture
+def started(softhca: Run) -> Iterator[dict[str, object]]:
+    """A kernel started by the command, which has ended since."""
+    done = softhca("kernel", "start", "--name", NAME, "--json")
+    assert done.returncode == 0, done.stderr
+    yield json.loads(done.stdout)
+    if kernel_status(NAME).running:
+        stop_kernel(NAME)
+
+
+def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, object]):
+    assert started["state"] == "running"
+    with UserProcess.connect(NAME) as process:
+        assert process.kernel_pid == started["pid"]
+    status = softhca("kernel", "status", "--name", NAME)
+    assert (status.returncode, status.stdout) == (
+        0,
+        f"kernel 'cli-test' is running (pid {started['pid']})\n",
+    )
+    stopped = softhca("kernel", "stop", "--name", NAME)
+    assert (stopped.returncode, stopped.stdout) == (0, "kernel 'cli-test' has stopped\n")
+    assert softhca("kernel", "status", "--name", NAME).returncode == 3
+
+
+def test_list_tells_each_kernel(softhca: Run, started: dict[str, object]):
+    assert f"kernel 'cli-test' is running (pid {started['pid']})" in softhca(
+        "kernel", "list"
+    ).stdout.splitlines()
+    listed = json.loads(softhca("kernel", "list", "--json").stdout)
+    assert started in listed
+
+
+def test_a_second_kernel_of_the_name_is_one_sentence(softhca: Run, started: dict[str, object]):
+    done = softhca("kernel", "start", "--name", NAME)
+    assert done.returncode == 1
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("softhca: ")
+    assert NAME in sentence
+
+
+def test_a_killed_kernel_is_told_and_replaced(softhca: Run, started: dict[str, object]):
+    pid = int(str(started["pid"]))
+    descriptor = os.pidfd_open(pid)
+    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    assert select.select([descriptor], [], [], 5)[0]
+    os.close(descriptor)
+    status = softhca("kernel", "status", "--name", NAME)
+    assert status.returncode == 3
+    assert f"was killed (pid {pid} is gone)" in status.stdout
+    again = softhca("kernel", "start", "--name", NAME)
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("command", ["stop", "status"])
+def test_without_a_kernel_the_exit_code_says_so(softhca: Run, command: str):
+    done = softhca("kernel", command, "--name", "never-started")
+    assert done.returncode == 3
+    assert "never-started" in done.stdout + done.stderr
+
+
+def test_status_of_none_as_json(softhca: Run):
+    done = softhca("kernel", "status", "--name", "never-started", "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["state"] == "none"
+    assert json.loads(done.stdout)["pid"] is None
+
+
+@pytest.mark.parametrize("name", ["../up", "", "a" * 65, "with space"])
+def test_a_name_that_cannot_be_is_one_sentence(softhca: Run, name: str):
+    done = softhca("kernel", "start", "--name", name)
+    assert done.returncode == 1
+    (sentence,) = done.stderr.splitlines()
+    assert "cannot name an instance" in sentence
+
+
+def test_a_verifier_kernel_starts(softhca: Run):
+    done = softhca("kernel", "start", "--name", "cli-verifier", "--verifier")
+    assert done.returncode == 0, done.stderr
+    with UserProcess.connect("cli-verifier") as process:
+        process.open_device("noop").close()
+    assert stop_kernel("cli-verifier")
+
+
+def test_help_and_version(softhca: Run):
+    text = softhca("--help").stdout
+    for word in ("bench", "kernel", "--version", "Exit codes"):
+        assert word in text
+    assert softhca("--version").stdout.startswith("softhca 0.")
+    for command in (["bench"], ["kernel"], ["kernel", "start"]):
+        done = softhca(*command, "--help")
+        assert done.returncode == 0
+        assert "--tiny" not in done.stdout
+    assert softhca("kernel", "explode").returncode == 2

@@ -1,0 +1,93 @@
+"""Exit codes and sentences for every way a command ends."""
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NoReturn
+
+import pytest
+
+from shared.nt_status import STATUS_ACCESS_DENIED
+from user_proc.cli.outcome import Ended, ending_signals, report_errors
+from user_proc.errors import KernelNotRunning, NtStatusError, SofthcaError
+
+
+def raising(error: BaseException) -> Callable[[], NoReturn]:
+    def command() -> NoReturn:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (SofthcaError("it broke: mend it"), 1, "softhca: it broke: mend it"),
+        (KernelNotRunning("x"), 3, "softhca: no kernel named 'x'"),
+        (NtStatusError(STATUS_ACCESS_DENIED), 1, "softhca: STATUS_ACCESS_DENIED"),
+        (OSError(errno.ENOSPC, "no space"), 1, "softhca: [Errno 28] no space"),
+        (KeyboardInterrupt(), 130, "softhca: interrupted"),
+        (Ended(signal.SIGINT), 130, "softhca: interrupted"),
+        (Ended(signal.SIGTERM), 143, "softhca: ended by SIGTERM"),
+        (SystemExit(2), 2, ""),
+        (SystemExit(0), 0, ""),
+        (SystemExit("words"), 1, ""),
+    ],
+)
+def test_an_error_is_one_sentence_and_a_code(
+    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, words: str
+):
+    assert report_errors(raising(error)) == code
+    printed = capsys.readouterr()
+    assert printed.err.startswith(words)
+    assert printed.err.count("\n") == (1 if words else 0)
+    assert printed.out == ""
+
+
+def test_no_error_is_zero():
+    assert report_errors(lambda: None) == 0
+
+
+def test_what_nobody_foresaw_is_not_hidden():
+    with pytest.raises(ZeroDivisionError):
+        report_errors(raising(ZeroDivisionError()))
+
+
+@pytest.fixture
+def handlers() -> Iterator[dict[int, object]]:
+    """The handlers before the test, which are put back after it."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield dict(before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_ends_and_later_ones_are_ignored(
+    handlers: dict[int, object], number: int
+):
+    cleaned = []
+    with pytest.raises(Ended) as ended, ending_signals():
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGTERM)
+            cleaned.append(True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.number == number
+    assert cleaned == [True]
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_without_a_signal_the_handlers_are_put_back(
+    handlers: dict[int, object], error: type[Exception] | None
+):
+    with suppress(ValueError), ending_signals():
+        assert signal.getsignal(signal.SIGTERM) != handlers[signal.SIGTERM]
+        if error is not None:
+            raise error
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
