@@ -104,7 +104,10 @@ def _run_kernel(options: "StartOptions", starter: Starter) -> int:
         log = KernelLog(settings.log)
     except OSError as error:
         return starter.fail(f"cannot write {settings.log}: {error.strerror}", NOT_STARTED)
-    machine = Machine(settings, log=log)
+    try:
+        machine = Machine(settings, log=log)
+    except Exception as error:
+        return starter.fail(f"cannot start: {error}", NOT_STARTED)
     try:
         try:
             machine.open()

@@ -42,8 +42,8 @@ CANCEL_SYNCHRONOUS       request_id = that of an earlier request    none: it is 
                          given up (Ctrl-C)
 LISTEN                   thread 0; binds this socket as the         status
                          session's listener
-ECHO                     anything, with or without a payload        the same frames, unchanged
-                                                                    (kind stays KIND_ECHO)
+ECHO                     anything beside session, epoch and thread, the same frames, unchanged
+                         with or without a payload                  (kind stays KIND_ECHO)
 
 CANCEL_SYNCHRONOUS acts at once, not behind the request it names: if that request still waits for
 I/O its IRP is cancelled (as NtCancelSynchronousIoFile does), if it is a WAIT that wait ends
@@ -53,7 +53,8 @@ request is still answered, and that late answer is dropped by the user. Unknown 
 Every KIND_REPLY repeats session, epoch, thread and request_id of its request and fills
     status       what the system service returned (or why the request was not admitted:
                  INVALID_CONNECTION unknown session or epoch, REVISION_MISMATCH version,
-                 INVALID_PARAMETER malformed, INSUFFICIENT_RESOURCES too much outstanding),
+                 INVALID_PARAMETER malformed, INSUFFICIENT_RESOURCES too much outstanding,
+                 TOO_MANY_THREADS more sockets than the session may have),
     sequence     completions the kernel had sent to this session's listener before this answer
                  (modulo 2**32): a caller of WAIT goes on only when its listener has taken as many.
 

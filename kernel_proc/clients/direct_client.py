@@ -11,8 +11,8 @@ from kernel_proc.channel_interface.direct_calls import (
     DirectCalls,
     DirectRequest,
 )
-from kernel_proc.io_manager.io_build import build_device_io_control_request
 from kernel_proc.io_manager.device_stack import call_driver
+from kernel_proc.io_manager.io_build import build_device_io_control_request
 from kernel_proc.io_manager.irp import Irp
 from kernel_proc.io_manager.stack_location import IoStatusBlock
 from kernel_proc.scheduling.event import Event

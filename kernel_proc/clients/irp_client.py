@@ -6,8 +6,8 @@ Spec: WDK, Creating IRPs for Drivers; IoAllocateIrp; IoReuseIrp; IoBuildDeviceIo
 
 from typing import TYPE_CHECKING, Any
 
-from kernel_proc.io_manager.io_build import build_device_io_control_request
 from kernel_proc.io_manager.device_stack import call_driver
+from kernel_proc.io_manager.io_build import build_device_io_control_request
 from kernel_proc.io_manager.irp import (
     Irp,
     allocate_irp,

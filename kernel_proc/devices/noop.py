@@ -14,8 +14,8 @@ from kernel_proc.channel_interface.direct_calls import IOCTL_INTERNAL_QUERY_DIRE
 from kernel_proc.devices.noop_direct import NoopDirect
 from kernel_proc.devices.noop_hardware import NoopHardware
 from kernel_proc.devices.noop_payload import (
-    information_of,
-    read_status,
+    fail,
+    ignore,
     touch_buffered,
     touch_in_direct,
     touch_neither,
@@ -50,7 +50,6 @@ from shared.ioctl_codes import (
 )
 from shared.nt_status import (
     STATUS_INVALID_DEVICE_REQUEST,
-    STATUS_INVALID_PARAMETER,
     STATUS_PENDING,
     STATUS_SUCCESS,
 )
@@ -59,33 +58,6 @@ if TYPE_CHECKING:
     from kernel_proc.io_manager.namespace import IoManager
 
 Handle = Callable[[Irp, IoStackLocation], int]
-
-# No request may be completed with these two: they mean "not complete" (bug check 0xC9/0x06).
-_NO_FINAL_STATUS: Final = frozenset({STATUS_PENDING, 0xFFFF_FFFF})
-
-
-def _ignore(irp: Irp, location: IoStackLocation) -> int:
-    irp.information = information_of(location)
-    return STATUS_SUCCESS
-
-
-def _touching(touch: Handle) -> Handle:
-    def handle(irp: Irp, location: IoStackLocation) -> int:
-        irp.information = touch(irp, location)
-        return STATUS_SUCCESS
-
-    return handle
-
-
-def _failing(is_neither: bool) -> Handle:
-    def handle(irp: Irp, location: IoStackLocation) -> int:
-        status = read_status(irp, location, is_neither)
-        if status in _NO_FINAL_STATUS:
-            raise RaisedStatus(STATUS_INVALID_PARAMETER, "not a final status")
-        irp.information = 0
-        return status
-
-    return handle
 
 
 def _build_requests() -> dict[int, tuple[Handle, int]]:
@@ -98,10 +70,9 @@ def _build_requests() -> dict[int, tuple[Handle, int]]:
     }
     requests: dict[int, tuple[Handle, int]] = {}
     for method, touch in touches.items():
-        handle, fail = _touching(touch), _failing(method == METHOD_NEITHER)
         for completion in (COMPLETION_INLINE, COMPLETION_DPC, COMPLETION_DEVICE):
-            requests[noop_code(method, completion)] = (handle, completion)
-            requests[noop_code(method, completion, touch=False)] = (_ignore, completion)
+            requests[noop_code(method, completion)] = (touch, completion)
+            requests[noop_code(method, completion, touch=False)] = (ignore, completion)
             requests[noop_fail_code(method, completion)] = (fail, completion)
     return requests
 

@@ -39,44 +39,50 @@ class PendedRequests:
 
     def insert_queued(self, irp: Irp) -> bool:
         """Pend a request for the DPC; False if it was cancelled already, and is complete."""
-        lock = self._lock
-        old = lock.acquire()
+        old = self._lock.acquire()
         mark_irp_pending(irp)
         irp.driver_context = None
         self.queued[irp] = None
-        return self._keep(irp, old)
+        set_cancel_routine(irp, self._cancel)
+        if irp.cancel and self._take_back(irp, old):
+            return False
+        self._lock.release(old)
+        return True
 
     def insert_commanded(self, irp: Irp) -> int | None:
         """Pend a request for the hardware; return its tag, or None as above."""
-        lock = self._lock
-        old = lock.acquire()
+        old = self._lock.acquire()
         mark_irp_pending(irp)
         self._next_tag = tag = self._next_tag + 1
         irp.driver_context = tag
         self.commanded[tag] = irp
-        return tag if self._keep(irp, old) else None
-
-    def _keep(self, irp: Irp, old_irql: int) -> bool:
-        # A request cancelled before its routine stood there is nobody's but ours.
         set_cancel_routine(irp, self._cancel)
-        if irp.cancel and set_cancel_routine(irp, None) is not None:
-            self._remove(irp)
-            self._lock.release(old_irql)
-            _complete_cancelled(irp)
-            return False
+        if irp.cancel and self._take_back(irp, old):
+            return None
+        self._lock.release(old)
+        return tag
+
+    def _take_back(self, irp: Irp, old_irql: int) -> bool:
+        # A request cancelled before its routine stood there is nobody's but ours.
+        if set_cancel_routine(irp, None) is None:
+            return False  # its cancel routine waits for the lock
+        self._remove(irp)
         self._lock.release(old_irql)
+        _complete_cancelled(irp)
         return True
 
     def take_queued(self) -> list[Irp]:
         """Take every queued request; called at DISPATCH_LEVEL."""
-        self._lock.acquire_at_dpc_level()
-        taken = [irp for irp in self.queued if set_cancel_routine(irp, None) is not None]
-        if len(taken) == len(self.queued):
-            self.queued.clear()
+        lock = self._lock
+        lock.acquire_at_dpc_level()
+        queued = self.queued
+        taken = [irp for irp in queued if set_cancel_routine(irp, None) is not None]
+        if len(taken) == len(queued):
+            queued.clear()
         else:
             for irp in taken:
-                del self.queued[irp]
-        self._lock.release_from_dpc_level()
+                del queued[irp]
+        lock.release_from_dpc_level()
         return taken
 
     def take_commanded(self, tag: int) -> Irp | None:

@@ -117,24 +117,19 @@ def _completed_twice(irp: Irp) -> None:
 
 
 def _finish_without_apc(irp: Irp, boost: int) -> None:
-    # Close requests: who sent one waits for the event and frees the IRP.
+    # Cleanup and close: who sent one waits for the event, looks at the IRP and frees it.
     if irp.flags & IRP_ASSOCIATED_IRP:
         _associated_done(irp, boost)
-        return
-    if irp.user_iosb is not None:
-        irp.user_iosb.status = irp.status
-        irp.user_iosb.information = irp.information
-    if irp.user_event is not None:
+    elif irp.user_event is not None:
         irp.user_event.set(boost)
 
 
 def _associated_done(irp: Irp, boost: int) -> None:
     master = irp.master_irp
     release_irp(irp)
-    if master is not None:
-        master.irp_count -= 1
-        if not master.irp_count:
-            complete_request(master, boost)
+    master.irp_count -= 1
+    if not master.irp_count:
+        complete_request(master, boost)
 
 
 def _without_thread(irp: Irp) -> None:

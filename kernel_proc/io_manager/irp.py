@@ -24,6 +24,7 @@ from kernel_proc.io_manager.irp_flags import (
 )
 from kernel_proc.io_manager.registry import io_manager_of
 from kernel_proc.io_manager.stack_location import (
+    NO_LOCATION,
     CancelRoutine,
     CompletionRoutine,
     DispatchRoutine,
@@ -63,24 +64,6 @@ __all__ = [
     "set_next_irp_stack_location",
     "skip_current_irp_stack_location",
 ]
-
-
-class _NoLocation(IoStackLocation):
-    """What lies below location 1: nothing. What is written is lost, reading it is an error.
-
-    A driver may fill it as its next location; IoCallDriver then finds that there is none.
-    """
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        """Leave every field without a value."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Lose the value."""
-
-
-_NO_LOCATION: Final = _NoLocation()
 
 # A freed IRP has no location, and counts as completed more than once.
 _FREED_STACK: Final[list[IoStackLocation]] = []
@@ -132,6 +115,9 @@ class Irp(SpecialKernelApc):
     type: Final = IO_TYPE_IRP
 
     quota_process: "KProcess"  # set while `quota_charged` is not zero
+    cancel_irql: int  # set when the cancel routine is called
+    master_irp: "Irp"  # set in an associated IRP
+    irp_count: int  # set in a master IRP
     thread: "KThread | None"  # type: ignore[assignment]  # an APC always has one, a free IRP has none
 
     def __init__(self, io: "IoManager", stack_size: int) -> None:
@@ -148,9 +134,9 @@ class Irp(SpecialKernelApc):
         self.stack_count = stack_size
         self.current_location = stack_size + 1
         if stack_size == 1:
-            self.stack: list[IoStackLocation] = [_NO_LOCATION, IoStackLocation()]
+            self.stack: list[IoStackLocation] = [NO_LOCATION, IoStackLocation()]
         else:
-            self.stack = [_NO_LOCATION, *[IoStackLocation() for _ in range(stack_size)]]
+            self.stack = [NO_LOCATION, *[IoStackLocation() for _ in range(stack_size)]]
         self.allocation_flags = allocation_flags
         self.flags = 0
         self.requestor_mode = KERNEL_MODE
@@ -158,7 +144,6 @@ class Irp(SpecialKernelApc):
         self.information = 0
         self.pending_returned = 0
         self.cancel = False
-        self.cancel_irql = 0
         self.cancel_routine: CancelRoutine | None = None
         self.thread = None
         self.inserted = False
@@ -172,8 +157,6 @@ class Irp(SpecialKernelApc):
         self.request: DeviceControlRequest | None = None
         self.finish_buffers: Callable[[Irp], None] | None = None
         self.quota_charged = 0
-        self.master_irp: Irp | None = None
-        self.irp_count = 0
         self.driver_context: Any = None
 
     @property

@@ -94,15 +94,18 @@ class IrpVerifier:
     def call_driver(self, device: "DeviceObject", irp: "Irp") -> int:
         """Do what `device_stack.call_driver` does, and judge what the driver did."""
         self._check_call(device, irp)
-        top = irp.current_location == irp.stack_count + 1
-        parent: _Call | None = None if top else irp.verifier_record
+        # A driver that skips its location forwards from the creator's position, so the position
+        # does not tell a new request from a forwarded one; the last call's state does.
+        parent: _Call | None = irp.verifier_record
+        if parent is not None and (parent.completed or parent.stack is not irp.stack):
+            parent = None
         location = irp.current_location - 1
         irp.current_location = location
         if parent is not None:
             parent.forwarded = True
         call = irp.verifier_record = _Call(irp, location, parent)
         event = irp.user_event
-        event_was_set = top and event is not None and event.signal_state != 0
+        event_was_set = parent is None and event is not None and event.signal_state != 0
         stack_location = irp.stack[location]
         stack_location.device_object = device
         routine = device.major_function[stack_location.major_function]

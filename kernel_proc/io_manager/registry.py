@@ -24,8 +24,10 @@ def register_io_manager(io: "IoManager") -> None:
 
 def io_manager_of(processor: "Processor") -> "IoManager":
     """Return the I/O manager of a processor."""
-    reference = _managers.get(id(processor))
-    io = reference() if reference is not None else None
+    try:
+        io = _managers[id(processor)]()
+    except KeyError:
+        io = None
     if io is None:
         raise RuntimeError("this processor has no I/O manager; make one with IoManager(processor)")
     return io

@@ -4,7 +4,7 @@ Spec: WDK, IO_STACK_LOCATION; IO_STATUS_BLOCK.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from shared.nt_status import status_name
 
@@ -124,3 +124,21 @@ class IoStackLocation:
         self.file_object = None
         self.completion_routine = None
         self.context = None
+
+
+class _NoLocation(IoStackLocation):
+    """What lies below location 1: nothing. What is written is lost, reading it is an error.
+
+    A driver may fill it as its next location; IoCallDriver then finds that there is none.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """Leave every field without a value."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Lose the value."""
+
+
+NO_LOCATION: Final = _NoLocation()

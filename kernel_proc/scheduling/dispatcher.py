@@ -120,7 +120,7 @@ class Dispatcher:
         For long kernel loops, which nothing pre-empts.
         """
         processor = self._processor
-        if processor.dpc_routine_active:
+        if processor.in_dpc():
             processor.switch_from_dpc("NtYieldExecution")
         processor.require_irql(APC_LEVEL, "NtYieldExecution")
         current = processor.current_thread

@@ -1,11 +1,12 @@
 """Deferred procedure calls.
 
 A DPC of medium or high importance queued below DISPATCH_LEVEL has run when `insert` returns; at
-or above it runs when the IRQL falls. One of low importance waits until the queue is deep enough,
-another DPC asks for the drain, or the processor is idle.
+or above it runs when the IRQL falls. One of low importance does the same while few DPCs are asked
+for; else it waits until the queue is deep enough, another asks for the drain, or the processor
+is idle.
 
 Rules: any IRQL; the routine runs at DISPATCH_LEVEL and never waits.
-Spec: WDK, Organization of DPC Queues; KeInsertQueueDpc.
+Spec: WDK, Organization of DPC Queues; KeInsertQueueDpc; docs/dpcs-and-work-items.md.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_proc.scheduling.bugcheck import DPC_WATCHDOG_VIOLATION
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL
 from kernel_proc.scheduling.pending import DPC_REQUESTED
+from shared.nt_status import STATUS_INVALID_PARAMETER, STATUS_SUCCESS
 
 if TYPE_CHECKING:
     from kernel_proc.scheduling.processor import Processor
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 LOW_IMPORTANCE: Final = 0
 MEDIUM_IMPORTANCE: Final = 1
 HIGH_IMPORTANCE: Final = 2
+MEDIUM_HIGH_IMPORTANCE: Final = 3  # differs from medium on other processors only
 
 DPC_OBJECT_TYPE: Final = 0x13  # NT's DpcObject
 
@@ -68,7 +71,11 @@ class Dpc:
             queue.appendleft(self)
         else:
             queue.append(self)
-        if self.importance != LOW_IMPORTANCE or len(queue) >= processor.dpc_depth_limit:
+        if (
+            self.importance != LOW_IMPORTANCE
+            or len(queue) >= processor.dpc_depth_limit
+            or few_dpcs_requested(processor)
+        ):
             processor.pending |= DPC_REQUESTED
             if processor.irql < DISPATCH_LEVEL:
                 processor.take_pending()
@@ -81,6 +88,27 @@ class Dpc:
         self.processor.dpc_queue.remove(self)
         self.queued = False
         return True
+
+    def set_importance(self, importance: int) -> None:
+        """Choose place and haste of the next insertion (WDK: KeSetImportanceDpc)."""
+        self.importance = importance
+
+    def set_target_processor(self, number: int) -> int:
+        """Choose the processor of the next insertion (WDK: KeSetTargetProcessorDpcEx).
+
+        There is number 0; any other is STATUS_INVALID_PARAMETER and changes nothing.
+        """
+        if number != 0:
+            return STATUS_INVALID_PARAMETER
+        self.number = number
+        return STATUS_SUCCESS
+
+
+def few_dpcs_requested(processor: "Processor") -> bool:
+    """Tell whether DPCs come so rarely that one of low importance need not wait for others."""
+    requests = processor.dpcs + len(processor.dpc_queue)
+    rate = processor.dpc_rate.update(processor.clock.now_ns(), requests)
+    return rate < processor.minimum_dpc_rate
 
 
 class CallBarrier:
@@ -103,9 +131,7 @@ class CallBarrier:
         self.running -= 1
 
 
-def generic_call_dpc(
-    processor: "Processor", routine: DeferredRoutine, context: Any = None
-) -> None:
+def generic_call_dpc(processor: "Processor", routine: DeferredRoutine, context: Any = None) -> None:
     """Run `routine` once on every processor and return when all have (WDK: KeGenericCallDpc)."""
     processor.require_irql(APC_LEVEL, "KeGenericCallDpc")
     barrier = CallBarrier(1)

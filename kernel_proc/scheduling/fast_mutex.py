@@ -7,15 +7,10 @@ Rules: <= APC_LEVEL; a free build checks nothing, the verifier does.
 Spec: WDK, Fast Mutexes and Guarded Mutexes; ExAcquireFastMutex.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from kernel_proc.scheduling.bugcheck import DRIVER_VERIFIER_DETECTED_VIOLATION
-from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.irql import APC_LEVEL
-
-if TYPE_CHECKING:
-    from kernel_proc.scheduling.kthread import KThread
-    from kernel_proc.scheduling.processor import Processor
+from kernel_proc.scheduling.owned_lock import OwnedLock
 
 _ACQUIRED_ABOVE_APC: Final = 0x33  # verifier 0xC4
 _RELEASED_NOT_AT_APC: Final = 0x34
@@ -23,90 +18,55 @@ _UNSAFE_ACQUIRE: Final = 0x39
 _UNSAFE_RELEASE: Final = 0x3A
 
 
-class FastMutex:
-    """A FAST_MUTEX. `count` is 1 when free; `contention` counts acquisitions that had to wait."""
+class FastMutex(OwnedLock):
+    """A FAST_MUTEX."""
 
-    __slots__ = ("_released", "_waiters", "contention", "count", "old_irql", "owner", "processor")
+    __slots__ = ()
 
-    def __init__(self, processor: "Processor") -> None:
-        self.processor = processor
-        self.count = 1
-        self.owner: KThread | None = None
-        self.contention = 0
-        self.old_irql = 0
-        self._waiters = 0
-        self._released = Event(processor, notification=False)
+    kind = "fast mutex"
 
     def acquire(self) -> None:
         """Take it, waiting if need be; the IRQL becomes APC_LEVEL."""
-        processor = self.processor
-        old = processor.irql
-        if old > APC_LEVEL and processor.verifier:
-            processor.bug_check(DRIVER_VERIFIER_DETECTED_VIOLATION, _ACQUIRED_ABOVE_APC, old)
-        processor.irql = APC_LEVEL
-        if processor.pending:
-            processor.take_pending()
-        self._take()
-        self.old_irql = old
+        if self.processor.verifier:
+            self._verify_acquire("ExAcquireFastMutex")
+        self._raise_and_take()
 
     def try_acquire(self) -> bool:
-        """Take it if it is free; nothing changes otherwise."""
-        processor = self.processor
-        if processor.irql > APC_LEVEL and processor.verifier:
-            processor.bug_check(
-                DRIVER_VERIFIER_DETECTED_VIOLATION, _ACQUIRED_ABOVE_APC, processor.irql
-            )
+        """Take it if it is free; nothing changes otherwise (WDK: ExTryToAcquireFastMutex)."""
+        if self.processor.verifier:
+            self._verify_acquire("ExTryToAcquireFastMutex")
         if self.count != 1:
             return False
-        self.acquire()
+        self._raise_and_take()
         return True
 
     def release(self) -> None:
         """Give it back and restore the IRQL of the acquisition."""
         processor = self.processor
-        if processor.irql != APC_LEVEL and processor.verifier:
-            processor.bug_check(
-                DRIVER_VERIFIER_DETECTED_VIOLATION, _RELEASED_NOT_AT_APC, processor.irql
-            )
-        old = self.old_irql
-        self._give()
-        processor.irql = old
-        if processor.pending:
-            processor.take_pending()
+        if processor.verifier:
+            fine = processor.irql == APC_LEVEL
+            self._verify(fine, _RELEASED_NOT_AT_APC, "ExReleaseFastMutex")
+        self._give_and_lower()
 
     def acquire_unsafe(self) -> None:
         """Take it without touching the IRQL: APC_LEVEL already, or in a critical region."""
-        self._check_unsafe(_UNSAFE_ACQUIRE)
+        if self.processor.verifier:
+            self._verify_unsafe(_UNSAFE_ACQUIRE, "ExAcquireFastMutexUnsafe")
         self._take()
 
     def release_unsafe(self) -> None:
         """Give it back without touching the IRQL."""
-        self._check_unsafe(_UNSAFE_RELEASE)
+        if self.processor.verifier:
+            self._verify_unsafe(_UNSAFE_RELEASE, "ExReleaseFastMutexUnsafe")
         self._give()
 
-    def _take(self) -> None:
-        if self.count == 1:
-            self.count = 0
-        else:
-            self.contention += 1
-            self._waiters += 1
-            self._released.wait()  # ownership is handed over, `count` stays 0
-            self._waiters -= 1
-        self.owner = self.processor.current_thread
+    def _verify_acquire(self, routine: str) -> None:
+        fine = self.processor.rules_irql() <= APC_LEVEL
+        self._verify(fine, _ACQUIRED_ABOVE_APC, routine)
 
-    def _give(self) -> None:
-        self.owner = None
-        if self._waiters > self._released.signal_state:
-            self._released.set()
-        else:
-            self.count = 1
-
-    def _check_unsafe(self, code: int) -> None:
+    def _verify_unsafe(self, code: int, routine: str) -> None:
         processor = self.processor
         thread = processor.current_thread
-        if (
-            processor.verifier
-            and processor.irql != APC_LEVEL
-            and not (thread is not None and thread.kernel_apc_disable < 0)
-        ):
-            processor.bug_check(DRIVER_VERIFIER_DETECTED_VIOLATION, code, processor.irql)
+        in_region = thread is not None and thread.are_apcs_disabled()
+        fine = processor.irql == APC_LEVEL or in_region
+        self._verify(fine, code, routine)

@@ -9,6 +9,7 @@ Rules: dispatcher only; `wake` alone may be called from other OS threads.
 import gc
 import os
 import select
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -18,6 +19,7 @@ import zmq
 from kernel_proc.scheduling.timer_descriptor import TimerDescriptor
 
 _COLLECT_ABOVE: Final = 50_000  # young objects; the collector itself is off in the kernel process
+_FULL_AFTER: Final = 20  # collections of the young, or what they let grow old would stay for ever
 
 
 class Idle(Protocol):
@@ -90,6 +92,7 @@ class PollerIdle:
         "_sockets",
         "_timer",
         "_wake",
+        "_wake_lock",
         "asleep",
         "sleeps",
     )
@@ -102,7 +105,8 @@ class PollerIdle:
         self._epoll = select.epoll()
         self._poller = zmq.Poller()
         self._poller.register(self._epoll.fileno(), zmq.POLLIN)
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake: int | None = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_lock = threading.Lock()  # between a late `wake` and `close`
         self._timer = TimerDescriptor()
         self.add_source(self._wake, self._drain_wake)
         self.add_source(self._timer.fileno(), self._timer.drain)
@@ -129,8 +133,9 @@ class PollerIdle:
 
     def wait(self, deadline_ns: int | None, posted: deque[Any]) -> None:
         """Sleep; costs no processor time until something happens."""
-        if gc.get_count()[0] > _COLLECT_ABOVE:
-            gc.collect(1)
+        young, _, middle_collections = gc.get_count()
+        if young > _COLLECT_ABOVE:
+            gc.collect(2 if middle_collections >= _FULL_AFTER else 1)
         self._timer.arm(deadline_ns)
         self.asleep = True
         ready = self._poller.poll(0 if posted else None)
@@ -162,13 +167,19 @@ class PollerIdle:
     def wake(self) -> None:
         """Write the eventfd, but only if the processor has announced sleep."""
         if self.asleep:
-            os.eventfd_write(self._wake, 1)
+            with self._wake_lock:
+                if self._wake is not None:
+                    os.eventfd_write(self._wake, 1)
 
     def _drain_wake(self) -> None:
-        os.eventfd_read(self._wake)
+        if self._wake is not None:
+            os.eventfd_read(self._wake)
 
     def close(self) -> None:
         """Close epoll, timer and eventfd."""
         self._epoll.close()
         self._timer.close()
-        os.close(self._wake)
+        with self._wake_lock:
+            if self._wake is not None:
+                os.close(self._wake)
+            self._wake = None

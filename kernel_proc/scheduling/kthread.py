@@ -38,6 +38,7 @@ DEFAULT_PRIORITY: Final = 8
 
 _ENTERED_ABOVE_APC: Final = 0x11A  # verifier 0xC4, critical regions
 _LEFT_ABOVE_APC: Final = 0x11B
+_REGION_ABOVE_APC: Final = 0x20010  # verifier 0xC4, rule IrqlKeApcLte2
 
 
 class KThread(DispatcherObject):
@@ -335,12 +336,12 @@ class KThread(DispatcherObject):
 
     def enter_guarded_region(self) -> None:
         """Disable all APCs without changing the IRQL (WDK: KeEnterGuardedRegion)."""
-        self.processor.require_irql(APC_LEVEL, "KeEnterGuardedRegion")
+        self.processor.require_irql(APC_LEVEL, "KeEnterGuardedRegion", _REGION_ABOVE_APC)
         self.special_apc_disable -= 1
 
     def leave_guarded_region(self) -> None:
         """Undo one `enter_guarded_region` (WDK: KeLeaveGuardedRegion)."""
-        self.processor.require_irql(APC_LEVEL, "KeLeaveGuardedRegion")
+        self.processor.require_irql(APC_LEVEL, "KeLeaveGuardedRegion", _REGION_ABOVE_APC)
         self.special_apc_disable += 1
         self._apcs_enabled()
 

@@ -6,6 +6,7 @@ Spec: WDK, Managing Hardware Priorities; Introduction to DPCs.
 
 import itertools
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -18,6 +19,7 @@ from kernel_proc.scheduling.bugcheck import (
     BugCheck,
 )
 from kernel_proc.scheduling.dispatcher import Deadlock, Dispatcher
+from kernel_proc.scheduling.dpc_rate import DpcRate
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL, PASSIVE_LEVEL, irql_name
 from kernel_proc.scheduling.kernel_clock import KernelClock
 from kernel_proc.scheduling.pending import (
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from kernel_proc.scheduling.dpc import Dpc
     from kernel_proc.scheduling.interrupt import Interrupt
     from kernel_proc.scheduling.kthread import KThread
+    from kernel_proc.scheduling.owned_lock import OwnedLock
+    from kernel_proc.scheduling.threaded_dpc import DpcThread
+    from kernel_proc.scheduling.work_item import WorkQueues
 
 # Verifier 0xC4 sub-codes for KeRaiseIrql and KeLowerIrql.
 _BAD_RAISE: Final = 0x30
@@ -44,7 +49,8 @@ class Processor:
     """An emulated uniprocessor.
 
     `pending` holds the requests that wait for the IRQL to fall: APC and DPC software
-    interrupts, a thread switch, raised interrupt lines.
+    interrupts, a thread switch, raised interrupt lines. `guarded_mutexes_at_apc_level` and
+    `threaded_dpcs` choose between what releases of NT do differently.
     """
 
     __slots__ = (
@@ -52,20 +58,34 @@ class Processor:
         "bug_checked",
         "clock",
         "current_thread",
+        "dispatch_rules_from",
         "dispatcher",
         "dpc_depth_limit",
         "dpc_queue",
+        "dpc_rate",
         "dpc_routine_active",
+        "dpc_thread",
         "dpcs",
+        "guarded_mutexes_at_apc_level",
         "interrupts",
         "irql",
+        "minimum_dpc_rate",
+        "owned_locks",
         "pending",
         "raised_lines",
+        "threaded_dpcs",
         "verifier",
+        "work_queues",
     )
 
     def __init__(
-        self, clock: KernelClock, *, verifier: bool = False, seed: int | None = None
+        self,
+        clock: KernelClock,
+        *,
+        verifier: bool = False,
+        seed: int | None = None,
+        guarded_mutexes_at_apc_level: bool = False,
+        threaded_dpcs: bool = True,
     ) -> None:
         self.clock = clock
         self.verifier = verifier
@@ -75,6 +95,14 @@ class Processor:
         self.dpc_queue: deque[Dpc] = deque()
         self.dpc_routine_active = False
         self.dpc_depth_limit = 4
+        self.minimum_dpc_rate = 3  # requests a clock tick
+        self.dpc_rate = DpcRate(clock.now_ns())
+        self.dpc_thread: DpcThread | None = None
+        self.threaded_dpcs = threaded_dpcs
+        self.dispatch_rules_from = DISPATCH_LEVEL  # lower while a threaded DPC is verified
+        self.guarded_mutexes_at_apc_level = guarded_mutexes_at_apc_level
+        self.owned_locks: weakref.WeakSet[OwnedLock] = weakref.WeakSet()
+        self.work_queues: WorkQueues | None = None
         self.raised_lines: list[Interrupt] = []
         self.dpcs = 0
         self.interrupts = 0
@@ -118,7 +146,9 @@ class Processor:
 
     def require_irql(self, at_most: int, routine: str, verifier_code: int = 0) -> None:
         """Stop the machine if `routine` is called above its documented IRQL."""
-        if self.irql > at_most:
+        if self.irql > at_most or (
+            self.dispatch_rules_from < DISPATCH_LEVEL and self.rules_irql() > at_most
+        ):
             self.irql_violation(at_most, routine, verifier_code)
 
     def irql_violation(self, at_most: int, routine: str, verifier_code: int = 0) -> NoReturn:
@@ -126,13 +156,37 @@ class Processor:
 
         `verifier_code` is the first parameter of that 0xC4.
         """
-        detail = f"{routine} called at {irql_name(self.irql)}, at most {irql_name(at_most)}"
+        detail = f"{routine} called at {self.level_name()}, at most {irql_name(at_most)}"
         if self.verifier and verifier_code:
             code = DRIVER_VERIFIER_DETECTED_VIOLATION
             self.bug_check(code, verifier_code, self.irql, detail=detail)
         self.bug_check(IRQL_NOT_LESS_OR_EQUAL, 0, self.irql, detail=detail)
 
+    def in_dpc(self) -> bool:
+        """Tell whether the rules for DPC routines hold; for threaded ones the verifier's only."""
+        if self.dpc_routine_active:
+            return True
+        if self.dispatch_rules_from == DISPATCH_LEVEL or self.dpc_thread is None:
+            return False
+        # The DPC thread is in a routine, but an equal may have the processor.
+        return self.current_thread is self.dpc_thread.thread
+
+    def rules_irql(self) -> int:
+        """Return the level whose rules hold: a threaded DPC obeys those of DISPATCH_LEVEL."""
+        return max(self.irql, DISPATCH_LEVEL) if self.in_dpc() else self.irql
+
+    def level_name(self) -> str:
+        """Return the name of the present IRQL, for reports."""
+        name = irql_name(self.irql)
+        return f"{name} in a threaded DPC" if self.in_dpc() and self.irql < DISPATCH_LEVEL else name
+
     # Requests that wait for the IRQL to fall
+
+    def request_dpcs(self) -> None:
+        """Have the queued DPCs run as soon as the IRQL is below DISPATCH_LEVEL."""
+        self.pending |= DPC_REQUESTED
+        if self.irql < DISPATCH_LEVEL:
+            self.take_pending()
 
     def take_pending(self) -> None:
         """Take everything pending that the present IRQL allows, highest first."""
@@ -202,7 +256,7 @@ class Processor:
             "detail": detail,
             "routine": self._calling_routine(),
             "irql": irql_name(self.irql),
-            "in_dpc": self.dpc_routine_active,
+            "in_dpc": self.in_dpc(),
             "thread": str(thread) if thread is not None else "none (idle)",
             "irps": [str(irp) for irp in thread.irps] if thread is not None else [],
             "last_trace_points": [str(point) for point in trace.last(8)],

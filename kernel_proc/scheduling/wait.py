@@ -8,7 +8,7 @@ Spec: WDK, KeWaitForSingleObject, KeWaitForMultipleObjects; Kernel Dispatcher Ob
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL
 from kernel_proc.scheduling.timer_queue import Deadline
@@ -85,9 +85,14 @@ class Wait:
 
 
 class DispatcherObject:
-    """Anything that can be waited for: signalled while `signal_state` is above zero."""
+    """Anything that can be waited for: signalled while `signal_state` is above zero.
+
+    Who waits for an `idle_place` has nothing to do: a worker without work.
+    """
 
     __slots__ = ("processor", "signal_state", "waits")
+
+    idle_place: ClassVar[bool] = False
 
     def __init__(self, processor: "Processor", signal_state: int = 0) -> None:
         self.processor = processor
@@ -114,7 +119,7 @@ class DispatcherObject:
         `timeout_ns` is relative; None waits for ever, 0 only looks.
         """
         processor = self.processor
-        if processor.irql >= DISPATCH_LEVEL:
+        if processor.irql >= processor.dispatch_rules_from:
             _check_wait_irql(processor, timeout_ns, "KeWaitForSingleObject")
         thread = processor.current_thread
         if self.is_signaled_for(thread):
@@ -151,7 +156,7 @@ def wait_for_multiple(
 ) -> int:
     """Wait for one (status is its index) or all of `objects` (WDK: KeWaitForMultipleObjects)."""
     processor = objects[0].processor
-    if processor.irql >= DISPATCH_LEVEL:
+    if processor.irql >= processor.dispatch_rules_from:
         _check_wait_irql(processor, timeout_ns, "KeWaitForMultipleObjects")
     thread = processor.current_thread
     if wait_all:
@@ -170,17 +175,19 @@ def delay_execution(
     processor: "Processor", interval_ns: int, *, alertable: bool = False, mode: int = KERNEL_MODE
 ) -> int:
     """Wait for nothing but the time (WDK: KeDelayExecutionThread)."""
-    if processor.irql >= DISPATCH_LEVEL:
+    if processor.irql >= processor.dispatch_rules_from:
         _check_wait_irql(processor, interval_ns or None, "KeDelayExecutionThread")
     status = _block(processor, (), False, interval_ns, alertable, mode)
     return STATUS_SUCCESS if status == STATUS_TIMEOUT else status
 
 
 def _check_wait_irql(processor: "Processor", timeout_ns: int | None, routine: str) -> None:
-    if processor.irql == DISPATCH_LEVEL and timeout_ns == 0:
+    if processor.irql <= DISPATCH_LEVEL and timeout_ns == 0:
         return
-    if processor.dpc_routine_active:
+    if processor.in_dpc():
         processor.switch_from_dpc(routine)
+    if processor.irql < DISPATCH_LEVEL:  # an equal of the DPC thread, which is in a routine
+        return
     if processor.irql > DISPATCH_LEVEL:
         processor.irql_violation(APC_LEVEL, routine, _WAIT_ABOVE_DISPATCH)
     code = _WAIT_AT_DISPATCH if timeout_ns is None else _TIMED_WAIT_AT_DISPATCH
@@ -213,7 +220,6 @@ def _block(
     if timeout_ns is not None:
         wait.deadline = dispatcher.timers.add(processor.clock.now_ns() + timeout_ns, wait)
     outer = thread.wait_block
-    thread.priority = thread.base_priority
     while wait.status is None:
         if (mode or alertable) and (broken := _broken_off(thread, mode, alertable)):
             wait.end(broken)

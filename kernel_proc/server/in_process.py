@@ -104,10 +104,6 @@ class InProcessSession:
         inbox = self._outboxes.open(self._identity(_LISTENER))
         return inbox.popleft() if inbox else None
 
-    def wait_completion(self) -> list[bytes]:
-        """Run the kernel until a message for the listener is there, and take it."""
-        return self.take_answer(_LISTENER)
-
     # What the lifeline carries
 
     def allocate_arena(self, length: int) -> ArenaGrant:

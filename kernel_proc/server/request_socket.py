@@ -62,6 +62,8 @@ class RequestSocket:
         old_mask = os.umask(0o177)
         try:
             self.socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"{endpoint} cannot be bound ({error})") from error
         finally:
             os.umask(old_mask)
 

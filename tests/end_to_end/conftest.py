@@ -127,6 +127,19 @@ class Kernel:
             os.close(self.owner)
             self.owner = -1
 
+    def leave(self) -> None:
+        """See to it that nothing is left of it: a kernel whose owner has gone stops."""
+        self.close()
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            assert self.process.stderr is not None
+            self.process.stderr.close()
+
 
 class User:
     """One user process that runs a piece of code."""
@@ -187,16 +200,7 @@ def start(runtime_folder: Path) -> Iterator[Callable[..., Kernel]]:
 
     yield start_one
     for kernel in kernels:
-        kernel.close()  # a kernel whose owner has gone stops
-        try:
-            kernel.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            kernel.process.kill()
-            kernel.process.wait()
-            raise
-        finally:
-            assert kernel.process.stderr is not None
-            kernel.process.stderr.close()
+        kernel.leave()
 
 
 @pytest.fixture

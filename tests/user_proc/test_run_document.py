@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,10 @@ DOCUMENT = RunDocument(
 )
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
@@ -67,7 +71,9 @@ def test_keys_that_are_no_text_are_not_written():
         (lambda text: text.replace('"version": 1', '"version": 2'), "version 1 only"),
     ],
 )
-def test_a_text_that_is_no_document_is_refused_with_the_reason(change, reason: str):
+def test_a_text_that_is_no_document_is_refused_with_the_reason(
+    change: Callable[[str], str], reason: str
+):
     with pytest.raises(DocumentError, match=reason):
         load_strict(change(DOCUMENT.as_json()))
 

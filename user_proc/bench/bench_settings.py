@@ -61,6 +61,7 @@ class BenchSettings:
             "wait_mode": "blocking",
             "spin_ns": 0,
             "payload_touched": True,
+            "kernel_mode": "free",
         }
 
 

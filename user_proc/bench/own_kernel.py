@@ -1,16 +1,20 @@
 """A kernel of the benchmark's own, and one user process at it, for the length of a round.
 
-Rules: whatever ends the round, both are ended and nothing of them is left; a kernel that failed
-by itself leaves its log, and the error says where.
+The kernel is bound to this process and its log has no name while it runs, so that nothing stays
+behind even when this process is killed. The log of a kernel that ended by itself is written to a
+file, and the error says where.
+
+Rules: whatever ends the round, both are ended and nothing of them is left.
 """
 
 import contextlib
 import itertools
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from shared.connection_file import instance_paths
 from user_proc.bench.bench_settings import BenchSettings
@@ -42,24 +46,35 @@ def open_round(settings: BenchSettings) -> Iterator[WorkerLink]:
     kernel = start_kernel(name)
     seconds = _HURRIED_SECONDS
     try:
-        if settings.kernel_cpu is not None:
-            pin_process(kernel.pid, settings.kernel_cpu)
-        with WorkerLink(name, settings.user_cpu) as worker:
-            yield worker
+        with _nameless_log(kernel) as log:
+            try:
+                if settings.kernel_cpu is not None:
+                    pin_process(kernel.pid, settings.kernel_cpu)
+                with WorkerLink(name, settings.user_cpu) as worker:
+                    yield worker
+            except SofthcaError as error:
+                if kernel.running:
+                    raise
+                raise KernelFailed(
+                    f"the benchmark's kernel ended by itself ({error}): its log is {_keep(log)}"
+                ) from error
         seconds = _ORDERLY_SECONDS
-    except SofthcaError as error:
-        if not kernel.running:
-            raise KernelFailed(
-                f"the benchmark's kernel ended by itself ({error}): its log is {kernel.log}"
-            ) from error
-        raise
     finally:
-        _end(kernel, name, seconds)
-
-
-def _end(kernel: StartedKernel, name: str, seconds: float) -> None:
-    """Stop the kernel; what one that had to be killed could not remove is removed here."""
-    failed_by_itself = not kernel.running
-    kernel.stop(seconds)
-    if not failed_by_itself:
+        kernel.stop(seconds)
+        # One that was killed could not remove its own files.
         shutil.rmtree(instance_paths(name).folder, ignore_errors=True)
+
+
+def _nameless_log(kernel: StartedKernel) -> BinaryIO:
+    """Open the kernel's log and take its name away; the kernel goes on writing to it."""
+    log = kernel.log.open("rb")
+    kernel.log.unlink()
+    return log
+
+
+def _keep(log: BinaryIO) -> str:
+    """Give a log a name again; return it."""
+    descriptor, name = tempfile.mkstemp(prefix="softhca-bench-", suffix=".log")
+    with os.fdopen(descriptor, "wb") as copy:
+        shutil.copyfileobj(log, copy)
+    return name

@@ -15,11 +15,12 @@ HEADING: Final = (
 PLAIN_WIDTH: Final = 100
 _DASH: Final = "-"
 _KIB: Final = 1024
-_HEADINGS: Final = (
-    "", "payload", "p50 us", "p90", "p99", "p99.9", "ops/s", "copies",
-    "cpu user", "kernel", "floor us", "ratio ",
+_NARROW: Final = 100  # a terminal below this width is spared three of them
+_COLUMNS: Final = (
+    ("payload", 8), ("p50 us", 8), ("p90", 8), ("p99", 8), ("p99.9", 8), ("ops/s", 10),
+    ("copies", 7), ("cpu user", 9), ("kernel", 8), ("floor us", 9), ("ratio ", 8),
 )  # fmt: skip
-_WIDTHS: Final = (8, 8, 8, 8, 8, 11, 7, 9, 8, 9, 8)
+_SPARED: Final = ("p99.9", "ops/s", "copies")
 _PATH_WORDS: Final = {
     "irp": "IRP",
     "irp_built": "IRP by IoBuildDeviceIoControlRequest",
@@ -64,7 +65,7 @@ def _group_title(row: Mapping[str, Any]) -> str:
     return f"{', '.join(words)}; floor: {_FLOOR_WORDS.get(row['floor'], row['floor'])}"
 
 
-def _row_lines(rows: list[Mapping[str, Any]]) -> Iterator[Text]:
+def _row_lines(rows: list[Mapping[str, Any]], narrow: bool) -> Iterator[Text]:
     """Yield the rows in groups that differ in completion and payload alone."""
     previous: str | None = None
     for row in rows:
@@ -72,20 +73,21 @@ def _row_lines(rows: list[Mapping[str, Any]]) -> Iterator[Text]:
         if title != previous:
             yield Text()
             yield Text(title, style="bold")
-            yield Text(_line(_HEADINGS), style="dim")
+            yield Text(_line("", (heading for heading, _ in _COLUMNS), narrow), style="dim")
             previous = title
-        yield Text(_line(_cells(row)))
+        yield Text(_line(row["completion"], _cells(row), narrow))
 
 
-def _line(cells: Iterable[str]) -> str:
+def _line(first: str, cells: Iterable[str], narrow: bool) -> str:
     """Return cells in columns: the first to the left, the others to the right."""
-    first, *others = cells
-    columns = zip(others, _WIDTHS, strict=True)
-    return f"  {first:<7}" + "".join(f"{cell:>{width}}" for cell, width in columns)
+    return f"  {first:<7}" + "".join(
+        f"{cell:>{width}}"
+        for cell, (heading, width) in zip(cells, _COLUMNS, strict=True)
+        if not (narrow and heading in _SPARED)
+    )
 
 
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
-    yield row["completion"]
     yield payload_text(row["payload"])
     yield from (_microseconds(row[name]) for name in ("p50_us", "p90_us", "p99_us", "p999_us"))
     yield figure(row["ops_per_s"], 0)
@@ -143,13 +145,13 @@ def _reading_lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{mark}: {meanings.get(mark, 'see docs/benchmark.md')}."
 
 
-def render(document: Mapping[str, Any]) -> RenderableType:
-    """Return the whole view of a run document."""
+def render(document: Mapping[str, Any], width: int) -> RenderableType:
+    """Return the whole view of a run document for so many columns."""
     return Group(
         Text(HEADING, style="bold"),
         Text(_machine_line(document["provenance"])),
         *(Text(line) for line in _reading_lines(document)),
-        *_row_lines(list(document["rows"])),
+        *_row_lines(list(document["rows"]), width < _NARROW),
         *_floor_lines(list(document["floors"])),
     )
 
@@ -159,4 +161,4 @@ def print_table(document: Mapping[str, Any], *, to_stderr: bool = False) -> None
     console = Console(stderr=to_stderr)
     if not console.is_terminal:
         console = Console(stderr=to_stderr, width=PLAIN_WIDTH, no_color=True)
-    console.print(render(document), soft_wrap=False)
+    console.print(render(document, console.width))

@@ -1,7 +1,7 @@
 """A user process of the benchmark: `python -P -m user_proc.bench.worker NAME [CPU]`.
 
 It reads commands from standard input, a JSON object a line, and answers each with one line; at
-the end of its input, which the death of the benchmark brings about, it ends. A command is
+the end of its input, which the death of the benchmark brings about too, it ends. A command is
 `{"do": name, ...}`; an answer has the asked-for members, or `error` with one sentence.
 
 Rules: nothing is printed or parsed while something is timed; the collector is frozen and off.
@@ -198,9 +198,10 @@ def main(arguments: list[str]) -> int:
     try:
         _serve(worker, sys.stdin, answers)
     except BrokenPipeError:
-        return 1
-    finally:
+        # Nobody listens any more; flushing the rest at exit would only complain.
         worker.close()
+        os._exit(1)
+    worker.close()
     return 0
 
 

@@ -55,7 +55,7 @@ def ending_signals() -> Iterator[None]:
         _restore(before)
 
 
-def _restore(handlers: Mapping[int, Any]) -> None:
+def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, handler)
 

@@ -111,6 +111,7 @@ class KernelChannel:
     def make_socket(self, answers: int = _PORT_ANSWERS) -> "zmq.Socket[bytes]":
         """Make a DEALER for the calling thread, with room for so many unread answers."""
         self._check_usable()
+        self.watch.look()
         with self._lock:
             if self.closed:
                 raise ConnectionClosed(self.name)

@@ -53,9 +53,11 @@ class KernelWatch:
         poll.register(lifeline, _GONE)
         if self._pidfd >= 0:
             poll.register(self._pidfd, select.POLLIN)
-        for descriptor, _ in poll.poll(0):
-            ended = descriptor == self._pidfd
-            raise KernelDied(self.name, "has ended" if ended else "has closed this session")
+        gone = [descriptor for descriptor, _ in poll.poll(0)]
+        if self._pidfd in gone:
+            raise KernelDied(self.name)
+        if gone:  # a process that ends closes its files first, so it may be that too
+            raise KernelDied(self.name, "has closed this session")
 
     def close(self) -> None:
         """Give the pidfd back."""

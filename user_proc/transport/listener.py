@@ -29,6 +29,7 @@ from shared.envelope import (
     make_header,
 )
 from shared.nt_status import STATUS_SUCCESS
+from shared.trace_points import trace
 from user_proc.errors import (
     ConnectionClosed,
     KernelNotResponding,
@@ -186,6 +187,8 @@ class CompletionListener:
             raise ProtocolError(f"the listener was sent a message of kind {kind}")
         self.messages_received += 1
         self.bytes_received += sum(map(len, frames))
+        if trace.enabled:
+            trace.record("user completion", request_id)
         pending = self._outstanding.pop(request_id, None)
         if pending is not None:
             pending.complete(flags, iosb_status, information, frames[1] if frames[1:] else None)

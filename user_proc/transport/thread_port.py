@@ -1,8 +1,8 @@
 """One calling thread's end of the request socket: requests out, answers in, one at a time.
 
 An interrupted wait (Ctrl-C) abandons its request: the kernel is told, the caller's buffers are
-kept until the late answer has come, and that answer is dropped by its id. An interrupted send of two
-frames leaves the socket in a state nobody can know, so the thread goes on with a new one.
+kept until the late answer has come, and that answer is dropped by its id. An interrupted send of
+two frames leaves the socket in a state nobody can know, so the thread goes on with a new one.
 
 Rules: the owning thread only; `close` alone may come from another thread. A thread's port dies
 with the thread's local storage, in that thread, and says KIND_THREAD_EXIT as it goes.
@@ -29,6 +29,7 @@ from shared.envelope import (
     VERSION,
     make_header,
 )
+from shared.trace_points import trace
 from user_proc.errors import (
     CallInProgress,
     ConnectionClosed,
@@ -146,6 +147,8 @@ class ThreadPort:
                 request_id, control_code, event_handle, input_address, output_address,
                 input_length, output_length, apc_context, 0, self._credit.taken, information, 0,
             )  # fmt: skip
+            if trace.enabled:
+                trace.record("user sending", request_id)
             try:
                 if payload:
                     self._send(header, _SNDMORE)
@@ -166,6 +169,8 @@ class ThreadPort:
             answer: Answer = _unpack(frame)
             if answer[4] != request_id or answer[0] != MAGIC or self._abandoned:
                 answer, body = self._sift(request_id, answer, body)
+            if trace.enabled:
+                trace.record("user answered", request_id)
             self.messages_received += 1
             self.bytes_received += _HEADER if body is None else _HEADER + len(body)
         except BaseException as error:

@@ -263,7 +263,9 @@ def test_a_failing_code_completes_with_the_status_it_was_given(
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-@pytest.mark.parametrize("data", [b"", b"\1\2\3", STATUS_PENDING.to_bytes(4, "little"), b"\xff" * 4])
+@pytest.mark.parametrize(
+    "data", [b"", b"\1\2\3", STATUS_PENDING.to_bytes(4, "little"), b"\xff" * 4]
+)
 def test_what_cannot_be_a_final_status_is_refused(box: UserBox, completion: int, data: bytes):
     handle = box.open()
     request = buffered(handle, noop_fail_code(METHOD_BUFFERED, completion), data)

@@ -65,9 +65,7 @@ class UserBox:
         self.process = KProcess(self.processor, "user")
         self.process.handle_table = HandleTable()
         self.private = PrivateMemory(*open_own_memory())
-        self.space = AddressSpace(
-            self.process, InlineLane(self.processor), private=self.private
-        )
+        self.space = AddressSpace(self.process, InlineLane(self.processor), private=self.private)
         self.process.address_space = self.space
         self.thread = self.new_thread()
         self._mapping = mmap.mmap(-1, ARENA_BYTES)
@@ -91,9 +89,7 @@ class UserBox:
         self._keep.append(block)
         return Buffer(ctypes.addressof(block), length)
 
-    def begin(
-        self, routine: Callable[..., Any], *args: Any, thread: KThread | None = None
-    ) -> Call:
+    def begin(self, routine: Callable[..., Any], *args: Any, thread: KThread | None = None) -> Call:
         """Enter the kernel; nothing runs yet."""
         call = Call()
         caller = thread or self.thread
@@ -114,9 +110,7 @@ class UserBox:
         return call.value
 
     def open(self, name: str = "noop", *, synchronous: bool = False) -> int:
-        status, handle = self.service(
-            create_file, name, GENERIC_READ | GENERIC_WRITE, synchronous
-        )
+        status, handle = self.service(create_file, name, GENERIC_READ | GENERIC_WRITE, synchronous)
         assert status == STATUS_SUCCESS
         return int(handle)
 

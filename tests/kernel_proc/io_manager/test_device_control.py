@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 
 from kernel_proc.io_manager.completion import complete_request
+from kernel_proc.io_manager.device_stack import attach_device_to_device_stack, call_driver
+from kernel_proc.io_manager.driver_object import DriverObject, create_device
 from kernel_proc.io_manager.irp import (
+    copy_current_irp_stack_location_to_next,
     get_current_irp_stack_location,
     mark_irp_pending,
+    set_completion_routine,
 )
 from kernel_proc.io_manager.irp_flags import (
     FILE_READ_DATA,
@@ -17,6 +21,7 @@ from kernel_proc.io_manager.irp_flags import (
 )
 from kernel_proc.io_manager.system_services import (
     DeviceControlRequest,
+    close_handle,
     create_event,
     device_io_control_file,
     duplicate_handle,
@@ -46,6 +51,7 @@ from shared.nt_status import (
     STATUS_THREAD_IS_TERMINATING,
     STATUS_UNSUCCESSFUL,
 )
+from shared.trace_points import trace
 
 ARENA = 0x7000_0000_0000
 HOLE = 0x6000_0000_0000
@@ -568,3 +574,68 @@ def test_a_terminating_thread_starts_nothing(machine: Any):
     status, request = machine.control(inline(handle, b"x", 0))
     assert status == STATUS_THREAD_IS_TERMINATING
     assert request.finished
+
+
+# Stacks and trace points
+
+
+def test_a_user_request_passes_a_driver_attached_above(verified: Any):
+    passed: list[str] = []
+    upper = DriverObject(verified.processor, "upper")
+    device = create_device(upper, None, 0x8004)
+    attach_device_to_device_stack(device, verified.scripted.device)
+
+    def completed(device: Any, irp: Any, context: Any) -> int:
+        passed.append("up")
+        if irp.pending_returned:
+            mark_irp_pending(irp)
+        return STATUS_SUCCESS
+
+    def forward(device: Any, irp: Any) -> int:
+        passed.append("down")
+        copy_current_irp_stack_location_to_next(irp)
+        set_completion_routine(irp, completed)
+        return call_driver(verified.scripted.device, irp)
+
+    upper.major_function[:] = [forward] * len(upper.major_function)
+    kept = pend(verified)
+    handle = verified.open(synchronous=False)
+    assert passed == ["down", "up"]
+    status, request = verified.control(inline(handle, b"abc", 3))
+    assert status == STATUS_PENDING
+    finish(kept[0], STATUS_SUCCESS, 3)
+    verified.settle()
+    assert request.output == b"abc"
+    assert passed == ["down", "up"] * 2
+    verified.call(close_handle, handle)
+    assert passed == ["down", "up"] * 4
+    assert verified.scripted.log == ["CREATE", "DEVICE_CONTROL", "CLEANUP", "CLOSE"]
+
+
+def test_the_stages_of_a_request_are_traced_when_asked(machine: Any):
+    machine.scripted.on_control = answer(STATUS_SUCCESS, 2)
+    handle = machine.open()
+    trace.clear()
+    trace.enabled = True
+    try:
+        machine.control(inline(handle, b"ab", 2, trace_id=77))
+    finally:
+        trace.enabled = False
+    points = [point.point for point in trace.last() if point.id == 77]
+    assert points == [
+        "io service",
+        "io buffers",
+        "io completing",
+        "io copied back",
+        "io finished",
+        "io driver returned",
+    ]
+    trace.clear()
+    machine.control(inline(handle, b"ab", 2, trace_id=77))
+    assert not trace.last()
+
+
+def test_a_request_shows_itself(machine: Any):
+    _, request = machine.control(inline(machine.open(), b"ab", 2))
+    assert "STATUS_SUCCESS" in repr(request)
+    assert "IOSB untouched" in repr(DeviceControlRequest())

@@ -6,6 +6,7 @@ import pytest
 
 from kernel_proc.io_manager.completion import complete_request
 from kernel_proc.io_manager.device_stack import call_driver
+from kernel_proc.io_manager.file_object import FileObject
 from kernel_proc.io_manager.io_build import (
     build_asynchronous_fsd_request,
     build_device_io_control_request,
@@ -31,11 +32,12 @@ from kernel_proc.io_manager.irp_flags import (
 )
 from kernel_proc.memory.mdl import LARGEST_MDL, map_locked_pages
 from kernel_proc.memory.pool import PoolAllocator
+from kernel_proc.scheduling.bugcheck import IRQL_NOT_LESS_OR_EQUAL, BugCheck
 from kernel_proc.scheduling.dispatcher import Deadlock
 from kernel_proc.scheduling.dpc import Dpc
 from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.fast_mutex import FastMutex
-from kernel_proc.scheduling.irql import APC_LEVEL
+from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL
 from kernel_proc.scheduling.mutex import Mutex
 from kernel_proc.scheduling.wait import KERNEL_MODE
 from shared.ioctl_codes import (
@@ -322,6 +324,54 @@ def test_an_asynchronous_request_that_reaches_the_top_ends_in_its_thread(machine
         assert iosb.information == 1
 
     machine.in_kernel(client)
+
+
+@pytest.mark.parametrize("event_given", [False, True])
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("status", [STATUS_SUCCESS, STATUS_UNSUCCESSFUL])
+def test_a_request_with_a_file_object(
+    machine: Any, status: int, synchronous: bool, event_given: bool
+):
+    """The table of results for a driver that sets the file object itself."""
+    kept = pend(machine, IRP_MJ_WRITE)
+    file = FileObject(machine.scripted.device, None, synchronous)
+    file.final_status = 0x7777_7777
+    caller = Caller(machine)
+
+    def client() -> None:
+        irp = build_synchronous_fsd_request(
+            IRP_MJ_WRITE, machine.scripted.device, b"x", 1, 0, caller.event, caller.iosb
+        )
+        assert irp is not None
+        if not event_given:
+            irp.user_event = None
+        irp.file_object = file
+        file.reference()
+        call_driver(machine.scripted.device, irp)
+        finish(kept[0], status, 1)
+
+    machine.in_kernel(client)
+    delivered = status == STATUS_SUCCESS or not synchronous
+    assert caller.iosb.status == (status if delivered else 0x7777_7777)
+    assert caller.event.read_state() == int(delivered and event_given)
+    own = not (delivered and event_given)
+    assert file.event.read_state() == int(own)
+    assert file.final_status == (status if own else 0x7777_7777)
+    assert file.references == 1
+
+
+def test_building_needs_a_thread_at_apc_level_or_below(machine: Any):
+    caller = Caller(machine)
+    with pytest.raises(RuntimeError, match="outside of a thread"):
+        caller.build(METHOD_BUFFERED, b"x", None)
+
+    def at_dispatch_level() -> None:
+        machine.processor.raise_irql(DISPATCH_LEVEL)
+        caller.build(METHOD_BUFFERED, b"x", None)
+
+    with pytest.raises(BugCheck) as caught:
+        machine.in_kernel(at_dispatch_level)
+    assert caught.value.code == IRQL_NOT_LESS_OR_EQUAL
 
 
 # Fast mutex, APC_LEVEL and IRPs: what the mails of 2005 ran into

@@ -381,10 +381,12 @@ def test_an_object_signalled_while_it_waits_itself_satisfies_the_outer_wait(proc
     settle_until_waiting(processor, thread, rival)
     SpecialKernelApc(thread, routine).insert()
     processor.run_until(lambda: bool(order))
+    switches = processor.thread_switches
     outer.set()  # goes to `thread`, which is first in the queue, though it is busy in its APC
     processor.run_until(lambda: rival.ended)
     assert order == ["apc waits", ("rival", STATUS_TIMEOUT)]
     assert not thread.ended
+    assert processor.thread_switches == switches + 1  # the rival's
     inner.set()
     processor.run_until(lambda: thread.ended)
     assert order[2:] == ["apc ends", STATUS_SUCCESS]
@@ -435,7 +437,9 @@ def test_a_wait_at_apc_level_is_not_interrupted(processor: Processor):
     def body() -> None:
         processor.raise_irql(APC_LEVEL)
         processor.schedule_hardware(special(current(processor), order).insert)
+        switches = processor.thread_switches
         delay_execution(processor, 5)
+        assert processor.thread_switches == switches + 1  # it was not even looked at meanwhile
         order.append("waited")
         processor.lower_irql(PASSIVE_LEVEL)
 

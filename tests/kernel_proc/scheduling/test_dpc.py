@@ -38,6 +38,13 @@ class Recorder:
         self.calls.append((context, argument1, argument2))
 
 
+@pytest.fixture
+def busy(processor: Processor) -> Processor:
+    """A processor that takes DPCs to be frequent: those of low importance are not asked for."""
+    processor.minimum_dpc_rate = 0
+    return processor
+
+
 def note(order: list[str], name: str, processor: Processor, importance: int) -> Dpc:
     dpc = Dpc(processor, lambda *_: order.append(name))
     dpc.importance = importance
@@ -152,42 +159,42 @@ def test_high_importance_goes_to_the_head_and_others_to_the_tail(processor: Proc
     assert order == ["second high", "high", "medium", "low"]
 
 
-def test_low_importance_waits_for_the_idle_processor(processor: Processor):
+def test_low_importance_waits_for_the_idle_busy(busy: Processor):
     order: list[str] = []
 
     def body() -> None:
-        note(order, "low", processor, LOW_IMPORTANCE).insert()
+        note(order, "low", busy, LOW_IMPORTANCE).insert()
         order.append("thread")
-        processor.dispatcher.yield_execution()
+        busy.dispatcher.yield_execution()
         order.append("thread again")
-        delay_execution(processor, 1)
+        delay_execution(busy, 1)
 
-    processor.run_thread(body)
+    busy.run_thread(body)
     assert order == ["thread", "thread again", "low"]
 
 
-def test_low_importance_runs_when_the_queue_is_deep(processor: Processor):
+def test_low_importance_runs_when_the_queue_is_deep(busy: Processor):
     order: list[str] = []
 
     def body() -> None:
-        for number in range(processor.dpc_depth_limit):
+        for number in range(busy.dpc_depth_limit):
             assert not order
-            note(order, str(number), processor, LOW_IMPORTANCE).insert()
+            note(order, str(number), busy, LOW_IMPORTANCE).insert()
 
-    processor.run_thread(body)
+    busy.run_thread(body)
     assert order == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("importance", [MEDIUM_IMPORTANCE, HIGH_IMPORTANCE])
-def test_low_importance_runs_with_another_that_asks(processor: Processor, importance: int):
+def test_low_importance_runs_with_another_that_asks(busy: Processor, importance: int):
     order: list[str] = []
 
     def body() -> None:
-        note(order, "low", processor, LOW_IMPORTANCE).insert()
+        note(order, "low", busy, LOW_IMPORTANCE).insert()
         assert not order
-        note(order, "other", processor, importance).insert()
+        note(order, "other", busy, importance).insert()
 
-    processor.run_thread(body)
+    busy.run_thread(body)
     assert sorted(order) == ["low", "other"]
 
 

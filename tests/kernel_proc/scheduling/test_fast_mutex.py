@@ -238,6 +238,30 @@ def test_the_one_it_was_handed_to_keeps_it_though_the_last_owner_asks_again(proc
     assert state(mutex) == (1, None, 2)
 
 
+def test_each_owner_gets_its_own_level_back(processor: Processor):
+    mutex = FastMutex(processor)
+    levels: list[tuple[str, int]] = []
+
+    def high() -> None:
+        processor.raise_irql(APC_LEVEL)
+        mutex.acquire()  # handed over, and it runs inside the release of the owner before
+        levels.append(("high", mutex.old_irql))
+        mutex.release()
+        levels.append(("high", processor.irql))
+        processor.lower_irql(PASSIVE_LEVEL)
+
+    def body() -> None:
+        mutex.acquire()
+        processor.lower_irql(PASSIVE_LEVEL)  # for the creation only
+        create_system_thread(processor, high, priority=12)
+        processor.raise_irql(APC_LEVEL)
+        mutex.release()
+        levels.append(("body", processor.irql))
+
+    processor.run_thread(body)
+    assert levels == [("high", APC_LEVEL), ("high", APC_LEVEL), ("body", PASSIVE_LEVEL)]
+
+
 def test_acquiring_it_twice_is_a_deadlock(processor: Processor):
     mutex = FastMutex(processor)
 

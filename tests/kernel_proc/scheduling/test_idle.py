@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -154,6 +155,25 @@ def test_a_post_just_when_the_processor_falls_asleep_is_not_lost(real: Processor
     real.run_until(lambda: len(done) == 2)
     for thread in threads:
         thread.join()
+
+
+class PostingLook:
+    """Stands for the posted work: a post comes in just after it was seen to be empty."""
+
+    def __init__(self, processor: Processor) -> None:
+        self.processor = processor
+
+    def __bool__(self) -> bool:
+        self.processor.post(str)
+        return False
+
+
+@pytest.mark.parametrize("moment", ["just before the look", "just after the look"])
+def test_a_post_at_the_worst_moment_ends_the_sleep(real: Processor, moment: str):
+    posted: Any = PostingLook(real) if moment == "just after the look" else deque([str])
+    start = now_ns()
+    real.dispatcher.idle.wait(start + 2_000 * MILLISECOND, posted)
+    assert now_ns() - start < 1_000 * MILLISECOND
 
 
 def test_a_post_sets_what_a_kernel_thread_waits_for(real: Processor):
@@ -420,6 +440,22 @@ def test_closing_gives_every_descriptor_back():
         assert open_descriptors() == before
 
 
+def test_a_post_after_the_close_writes_to_nobody():
+    """An OS thread may have seen the processor asleep just before the descriptors were closed."""
+    processor = Processor(RealClock())
+    idle = processor.dispatcher.idle
+    before = open_descriptors()
+    idle.close()
+    readers = [os.pipe2(os.O_NONBLOCK) for _ in range(before)]  # takes the numbers given back
+    idle.asleep = True
+    processor.post(print)
+    for ends in readers:
+        with pytest.raises(BlockingIOError):
+            os.read(ends[0], 8)
+        for end in ends:
+            os.close(end)
+
+
 def test_a_machine_in_process_opens_no_descriptor_and_remembers_sources(pipe: tuple[int, int]):
     before = open_descriptors()
     processor = Processor(VirtualClock())
@@ -447,6 +483,17 @@ def test_idle_collects_cycles_when_many_objects_are_young(real: Processor):
         assert gc.get_count()[0] < 1_000
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(("collections", "generation"), [(0, 1), (19, 1), (20, 2), (40, 2)])
+def test_idle_collects_the_old_too_from_time_to_time(
+    real: Processor, monkeypatch: pytest.MonkeyPatch, collections: int, generation: int
+):
+    collected: list[int] = []
+    monkeypatch.setattr(gc, "get_count", lambda: (60_000, 0, collections))
+    monkeypatch.setattr(gc, "collect", collected.append)
+    real.dispatcher.idle.wait(1, deque())
+    assert collected == [generation]
 
 
 # The timer descriptor

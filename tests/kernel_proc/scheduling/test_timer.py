@@ -111,19 +111,22 @@ def test_periods_do_not_drift_and_missed_ones_are_not_made_up(processor: Process
     assert times == [100, 200, 455, 500]
 
 
-def test_a_period_shorter_than_its_own_work_leaves_room_for_threads(processor: Processor):
+class HurriedClock(VirtualClock):
+    """Time passes with every look at it, as it does for a real processor."""
+
+    def now_ns(self) -> int:
+        self.advance_to(super().now_ns() + 10)
+        assert super().now_ns() < 100_000
+        return super().now_ns()
+
+
+def test_a_period_shorter_than_its_own_work_leaves_room_for_threads():
+    processor = Processor(HurriedClock())
     timer = Timer(processor, notification=False)
-    expirations: list[int] = []
-
-    def deferred(*_: Any) -> None:
-        expirations.append(now(processor))
-        clock_of(processor).advance_to(now(processor) + 50)
-        assert len(expirations) < 1_000
-
-    timer.set(1, period_ns=1, dpc=Dpc(processor, deferred))
-    processor.run_thread(lambda: None)
+    timer.set(1, period_ns=1)
+    assert processor.run_thread(timer.wait) == STATUS_SUCCESS
+    processor.run_thread(delay_execution, processor, 100)
     timer.cancel()
-    assert len(expirations) <= 1
 
 
 @pytest.mark.parametrize("importance", [LOW_IMPORTANCE, 1])
@@ -139,6 +142,7 @@ def test_its_dpc_runs_at_dispatch_level(processor: Processor, importance: int):
 
 def test_a_low_dpc_of_a_timer_gives_way_to_the_thread_it_wakes(processor: Processor):
     order: list[str] = []
+    processor.minimum_dpc_rate = 0  # else it is asked for at once: DPCs are rare here
     timer = Timer(processor)
     dpc = Dpc(processor, lambda *_: order.append("dpc"))
     dpc.importance = LOW_IMPORTANCE
@@ -199,9 +203,9 @@ def test_cancelled_deadlines_do_not_pile_up():
         deadline = queue.add(when, Target())
         assert queue.cancel(deadline) is True
         assert queue.cancel(deadline) is False
+        assert len(queue.heap) < 200
     assert len(queue) == 1
     assert queue.next_ns() == 10**9
-    assert len(queue.heap) < 200
     assert queue.cancel(kept) is True
     assert (len(queue), queue.next_ns()) == (0, None)
     assert queue.pop_due(10**10) is None

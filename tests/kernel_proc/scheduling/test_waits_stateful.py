@@ -545,4 +545,4 @@ class WaitMachine(RuleBasedStateMachine):
 
 
 TestWaits = WaitMachine.TestCase
-TestWaits.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestWaits.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -97,9 +97,7 @@ def test_the_judged_figure_is_the_median_of_block_medians():
     assert list(samples.ordered()) == [1, 2, 3, 4, 5, 10, 20, 30, 600]
 
 
-@given(
-    st.lists(st.lists(st.integers(1, 10**6), min_size=8, max_size=8), min_size=15, max_size=15)
-)
+@given(st.lists(st.lists(st.integers(1, 10**6), min_size=8, max_size=8), min_size=15, max_size=15))
 def test_the_judged_figure_never_passes_the_upper_quartile(values: list[list[int]]):
     samples = blocks(*values)
     ordered = samples.ordered()

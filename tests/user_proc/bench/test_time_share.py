@@ -13,18 +13,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return now
 
 
-def test_equal_shares_when_each_block_takes_its_own(clock: list[int]):
+@pytest.mark.parametrize("blocks", [1, 2, 3, 10, 1000])
+def test_blocks_that_take_all_they_may_keep_the_limit(clock: list[int], blocks: int):
+    share = TimeShare(10_000_000_000, blocks)
+    for _ in range(blocks):
+        clock[0] += share.next_block_ns()
+    # Past the limit each block still had a millisecond.
+    assert clock[0] <= 10_000_000_000 + blocks * 1_000_000
+
+
+def test_a_block_may_take_three_shares_but_no_more_than_is_left(clock: list[int]):
     share = TimeShare(100_000_000, 10)
-    for _ in range(10):
-        limit = share.next_block_ns()
-        assert limit == 10_000_000
-        clock[0] += limit
-
-
-def test_what_a_block_leaves_goes_to_the_others(clock: list[int]):
-    share = TimeShare(100_000_000, 2)
-    assert share.next_block_ns() == 50_000_000
-    assert share.next_block_ns() == 100_000_000
+    assert share.next_block_ns() == 30_000_000
+    clock[0] = 40_000_000
+    assert share.next_block_ns() == 20_000_000
+    assert TimeShare(100_000_000, 2).next_block_ns() == 100_000_000
 
 
 def test_past_the_limit_a_block_still_has_a_millisecond(clock: list[int]):

@@ -8,19 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from user_proc.bench.bench_run import BenchRun
 from user_proc.bench.bench_settings import full_run
 from user_proc.bench.csv_view import COLUMNS, rows_as_csv
 from user_proc.bench.progress_view import LineProgress, NoProgress, make_progress
-from user_proc.bench.table_view import HEADING, figure, payload_text, print_table
+from user_proc.bench.table_view import HEADING, figure, payload_text, print_table, render
 from user_proc.run_document import load_strict
 
 ISSUED_FIELDS = (
-    "client path method memory completion payload depth processes count blocks p50_us p90_us "
-    "p99_us p999_us max_us mean_us ops_per_s copies bytes_copied wire_bytes cpu_user_us "
-    "cpu_kernel_us floor floor_p50_us ratio convention"
-).split()
+    "client", "path", "method", "memory", "completion", "payload", "depth", "processes", "count",
+    "blocks", "p50_us", "p90_us", "p99_us", "p999_us", "max_us", "mean_us", "ops_per_s", "copies",
+    "bytes_copied", "wire_bytes", "cpu_user_us", "cpu_kernel_us", "floor", "floor_p50_us", "ratio",
+    "convention",
+)  # fmt: skip
 
 
 class OneNumberWorker:
@@ -43,7 +45,7 @@ def document() -> dict[str, Any]:
 
 def test_csv_has_every_row_and_field(document: dict[str, Any]):
     read = list(csv.DictReader(io.StringIO(rows_as_csv(document)), strict=True))
-    assert tuple(ISSUED_FIELDS) == COLUMNS
+    assert ISSUED_FIELDS == COLUMNS
     assert len(read) == len(document["rows"])
     for line, row in zip(read, document["rows"], strict=True):
         assert None not in line
@@ -65,7 +67,9 @@ def test_the_table_says_first_whose_numbers_they_are(
     assert text.startswith(HEADING)
     assert "not of hardware" in text.splitlines()[0]
     assert all(len(line) <= 100 for line in text.splitlines())
-    rows = [line for line in text.splitlines() if line.startswith(("  inline", "  dpc", "  device"))]
+    rows = [
+        line for line in text.splitlines() if line.startswith(("  inline", "  dpc", "  device"))
+    ]
     assert len(rows) == len(document["rows"])
     assert rows[0].split()[1:4] == ["0", "B", "1,500"]
     assert "-" in rows[0].split()  # p99.9 rests on too few samples
@@ -73,9 +77,22 @@ def test_the_table_says_first_whose_numbers_they_are(
         assert floor["name"] in text
 
 
-def test_marks_are_explained_in_words(
-    document: dict[str, Any], capsys: pytest.CaptureFixture[str]
-):
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_fits_its_terminal(document: dict[str, Any], width: int):
+    marked = json.loads(json.dumps(document))
+    for row in marked["rows"]:
+        row["marks"] = ["unsteady"]
+        row["ops_per_s"] = 1_234_567.8
+    shown = io.StringIO()
+    Console(file=shown, width=width).print(render(marked, width))
+    lines = shown.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    rows = [line for line in lines if line.startswith(("  inline", "  dpc", "  device"))]
+    assert len(rows) == len(document["rows"])
+    assert all(line.endswith("x!") for line in rows)
+
+
+def test_marks_are_explained_in_words(document: dict[str, Any], capsys: pytest.CaptureFixture[str]):
     marked = json.loads(json.dumps(document))
     marked["provenance"]["marks"] = ["unsteady", "unpinned", "virtual", "busy"]
     marked["rows"][0]["marks"] = ["unsteady"]

@@ -21,9 +21,7 @@ def worker(private_run: object) -> Iterator[WorkerLink]:
 
 
 def block(worker: WorkerLink, which: str) -> dict[str, Any]:
-    answer = worker.ask(
-        "block", which=which, count=COUNT, warmup=WARMUP, limit_ns=10_000_000_000
-    )
+    answer = worker.ask("block", which=which, count=COUNT, warmup=WARMUP, limit_ns=10_000_000_000)
     assert len(answer["samples"]) == COUNT
     assert all(sample > 0 for sample in answer["samples"])
     assert answer["used"].pop("operations") == COUNT + WARMUP
@@ -74,9 +72,9 @@ def test_processor_time_is_measured_on_both_sides(worker: WorkerLink):
 
 
 def test_what_the_kernel_refuses_is_told_and_the_worker_goes_on(worker: WorkerLink):
+    impossible = RowSpec("kernel", "irp", "neither", "none", "dpc", 2 << 20)
+    worker.ask("prepare", row=impossible.as_dict())
     with pytest.raises(WorkerFailed, match="STATUS_INVALID_PARAMETER"):
-        impossible = RowSpec("kernel", "irp", "neither", "none", "dpc", 2 << 20)
-        worker.ask("prepare", row=impossible.as_dict())
         worker.ask("block", which="row", count=1, warmup=0, limit_ns=1_000_000)
     worker.ask("prepare", row=plan_rows()[0].as_dict())
     block(worker, "row")

@@ -4,12 +4,15 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from user_proc.bench import worker_link
 from user_proc.bench.worker_link import WorkerFailed, WorkerLink, child_environment
+
+LinkTo = Callable[[str], WorkerLink]
 
 ECHO = """
 import json, sys
@@ -28,7 +31,7 @@ MUTE = "import sys; sys.stdin.read()"
 
 
 @pytest.fixture
-def link_to(monkeypatch: pytest.MonkeyPatch):
+def link_to(monkeypatch: pytest.MonkeyPatch) -> LinkTo:
     """Start a link to a program of the test's instead of the worker."""
 
     def start(program: str) -> WorkerLink:
@@ -48,10 +51,10 @@ def ended(pid: int) -> bool:
 
 
 @pytest.mark.processes
-def test_questions_and_answers(link_to):
+def test_questions_and_answers(link_to: LinkTo):
     with link_to(ECHO) as link:
         assert link.ask("greet", name="x")["got"] == {"do": "greet", "name": "x"}
-        with pytest.raises(WorkerFailed, match="^it cannot be done$"):
+        with pytest.raises(WorkerFailed, match=r"^it cannot be done$"):
             link.ask("fail")
         assert link.ask("again")["got"] == {"do": "again"}
         pid = link.pid
@@ -60,7 +63,7 @@ def test_questions_and_answers(link_to):
 
 
 @pytest.mark.processes
-def test_a_worker_that_dies_is_told_with_its_exit_code(link_to):
+def test_a_worker_that_dies_is_told_with_its_exit_code(link_to: LinkTo):
     with link_to(ECHO) as link:
         with pytest.raises(WorkerFailed, match=r"pid \d+\) ended unexpectedly, exit code 7"):
             link.ask("die")
@@ -70,7 +73,7 @@ def test_a_worker_that_dies_is_told_with_its_exit_code(link_to):
 
 @pytest.mark.processes
 def test_a_worker_that_does_not_answer_is_given_up_and_ended(
-    link_to, monkeypatch: pytest.MonkeyPatch
+    link_to: LinkTo, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(worker_link, "_ANSWER_SECONDS", 0.05)
     with link_to(DEAF) as link:
@@ -81,7 +84,7 @@ def test_a_worker_that_does_not_answer_is_given_up_and_ended(
 
 
 @pytest.mark.processes
-def test_a_worker_that_never_gets_ready_is_ended(link_to, monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_that_never_gets_ready_is_ended(link_to: LinkTo, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker_link, "_START_SECONDS", 0.05)
     with pytest.raises(WorkerFailed, match="has not answered"):
         link_to(MUTE)

@@ -42,9 +42,10 @@ def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, obje
 
 
 def test_list_tells_each_kernel(softhca: Run, started: dict[str, object]):
-    assert f"kernel 'cli-test' is running (pid {started['pid']})" in softhca(
-        "kernel", "list"
-    ).stdout.splitlines()
+    assert (
+        f"kernel 'cli-test' is running (pid {started['pid']})"
+        in softhca("kernel", "list").stdout.splitlines()
+    )
     listed = json.loads(softhca("kernel", "list", "--json").stdout)
     assert started in listed
 

@@ -66,20 +66,22 @@ def handlers() -> Iterator[dict[int, object]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_signal_ends_and_later_ones_are_ignored(
-    handlers: dict[int, object], number: int
-):
-    cleaned = []
+def test_the_first_signal_ends_and_later_ones_are_ignored(handlers: dict[int, object], number: int):
+    cleaned: list[int] = []
     with pytest.raises(Ended) as ended, ending_signals():
-        try:
-            os.kill(os.getpid(), number)
-        finally:
-            os.kill(os.getpid(), number)
-            os.kill(os.getpid(), signal.SIGTERM)
-            cleaned.append(True)
+        _signal_and_clean(number, cleaned)
     os.kill(os.getpid(), signal.SIGTERM)
     assert ended.value.number == number
-    assert cleaned == [True]
+    assert cleaned == [number]
+
+
+def _signal_and_clean(number: int, cleaned: list[int]) -> None:
+    try:
+        os.kill(os.getpid(), number)
+    finally:
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGTERM)
+        cleaned.append(number)
 
 
 @pytest.mark.parametrize("error", [None, ValueError])

@@ -114,6 +114,8 @@ def test_death_of_the_kernel_is_seen_everywhere_within_two_seconds():
         for late in (process.echo, event.wait, lambda: process.open_device("noop")):
             with pytest.raises(KernelDied):
                 late()
+        with ThreadPoolExecutor(1) as pool, pytest.raises(KernelDied, match="has ended"):
+            pool.submit(process.echo).result(timeout=2)
         device.close()
     kernel.stop()
 

@@ -86,6 +86,19 @@ def test_completion_is_delivered_and_counted(fake: Any, channel: Any, helper: An
     assert not pending.done.is_set()
 
 
+def test_trace_points(fake: Any, channel: Any, helper: Any, monkeypatch: pytest.MonkeyPatch):
+    trace = listener_module.trace
+    trace.clear()
+    monkeypatch.setattr(trace, "enabled", True)
+    header, pending = submit(fake, channel, helper)
+    fake.complete(header, flags=FLAG_IOSB_WRITTEN)
+    pending.wait()
+    points = [(point.point, point.id) for point in trace.last()]
+    names = ("user sending", "user answered", "user completion")
+    assert points == [(name, header.request_id) for name in names]
+    trace.clear()
+
+
 def test_credit_travels_with_the_next_request(fake: Any, channel: Any, helper: Any):
     header, pending = submit(fake, channel, helper)
     assert header.sequence == 0
