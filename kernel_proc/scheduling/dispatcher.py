@@ -20,6 +20,7 @@ from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL, PASSIVE_LEVEL
 from kernel_proc.scheduling.kernel_clock import VirtualClock
 from kernel_proc.scheduling.pending import APC_REQUESTED, RESCHEDULE_REQUESTED
 from kernel_proc.scheduling.ready_queue import ReadyQueue
+from kernel_proc.scheduling.stuck_threads import describe_stuck, describe_waiting
 from kernel_proc.scheduling.timer_queue import TimerQueue
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class Dispatcher:
         elif deadline is not None:
             clock.advance_to(deadline)
         else:
-            raise Deadlock([thread.describe() for thread in self.waiting_threads()])
+            raise Deadlock(describe_waiting(self.waiting_threads()))
 
     def run_thread(self, routine: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a routine in a fresh system thread to its end."""
@@ -300,7 +301,9 @@ class Dispatcher:
         return sorted(waiting, key=lambda thread: thread.number)
 
     def inspect(self) -> dict[str, Any]:
-        """Return plain figures and one line per thread."""
+        """Return plain figures, one line per thread, and who can never wake."""
+        stuck = (describe_stuck(thread) for thread in self.waiting_threads())
+        work_queues = self._processor.work_queues
         return {
             "passes": self.passes,
             "switches": self.switches,
@@ -309,4 +312,6 @@ class Dispatcher:
             "threads": [
                 thread.describe() for thread in sorted(self.threads, key=lambda t: t.number)
             ],
+            "stuck": [text for text in stuck if text is not None],
+            "work_queues": work_queues.inspect() if work_queues is not None else {},
         }

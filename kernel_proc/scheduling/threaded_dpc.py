@@ -11,11 +11,19 @@ Spec: WDK, Introduction to Threaded DPCs; KeInitializeThreadedDpc.
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_proc.scheduling.dpc import HIGH_IMPORTANCE, LOW_IMPORTANCE, DeferredRoutine, Dpc
+from kernel_proc.scheduling.dpc import (
+    HIGH_IMPORTANCE,
+    LOW_IMPORTANCE,
+    MEDIUM_IMPORTANCE,
+    DeferredRoutine,
+    Dpc,
+    few_dpcs_requested,
+)
 from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL, PASSIVE_LEVEL
 from kernel_proc.scheduling.kthread import KThread
 from kernel_proc.scheduling.service_thread import call_routine, create_service_thread
+from shared.nt_status import STATUS_TIMEOUT
 
 if TYPE_CHECKING:
     from kernel_proc.scheduling.processor import Processor
@@ -70,12 +78,16 @@ class _WakeUp(Event):
 
     idle_place = True
 
+    def describe(self) -> str:
+        """Say what the idle thread waits for."""
+        return "threaded DPCs"
+
 
 class DpcThread:
     """The queue of threaded DPCs, and the thread that empties it.
 
     An interrupt may queue one at any level, where no thread can be woken, so an ordinary DPC
-    wakes the thread. It takes the importance over, and with it every rule for the draining.
+    wakes the thread. It is of low importance while all queued here are, so that it waits as long.
     """
 
     __slots__ = (
@@ -108,13 +120,19 @@ class DpcThread:
             self.queue.appendleft(dpc)
         else:
             self.queue.append(dpc)
-        deep = len(self.queue) >= self._processor.dpc_depth_limit
-        haste = dpc.importance != LOW_IMPORTANCE or deep
-        if not self._wake_dpc.queued:
-            self._wake_dpc.importance = dpc.importance if not deep else HIGH_IMPORTANCE
-            self._wake_dpc.insert()
-        elif haste:
-            self._processor.request_dpcs()
+        processor = self._processor
+        wake_dpc = self._wake_dpc
+        if (
+            dpc.importance != LOW_IMPORTANCE
+            or len(self.queue) >= processor.dpc_depth_limit
+            or few_dpcs_requested(processor)
+        ):
+            wake_dpc.importance = MEDIUM_IMPORTANCE
+            if not wake_dpc.insert():  # it waits there for others of low importance
+                processor.request_dpcs()
+        else:
+            wake_dpc.importance = LOW_IMPORTANCE
+            wake_dpc.insert()
 
     def _wake(self, *_: Any) -> None:
         self._processor.dpcs -= 1  # those it wakes the thread for are counted
@@ -129,6 +147,8 @@ class DpcThread:
             self._wake_up.wait()
             while self.queue:
                 self._run_next()
+        self._stopping = False
+        self.thread = None
 
     def _run_next(self) -> None:
         processor = self._processor
@@ -145,15 +165,14 @@ class DpcThread:
         processor.dispatch_rules_from = DISPATCH_LEVEL
         self._in_routine = False
 
-    def stop(self) -> None:
-        """End the thread when its queue is empty; the next DPC makes another."""
+    def stop(self, timeout_ns: int | None = None) -> bool:
+        """End the thread when its queue is empty; the next DPC makes another. False if too late."""
         thread = self.thread
-        if thread is not None:
-            self._stopping = True
-            self._wake_up.set()
-            thread.wait()
-            self._stopping = False
-            self.thread = None
+        if thread is None:
+            return True
+        self._stopping = True
+        self._wake_up.set()
+        return thread.wait(timeout_ns) != STATUS_TIMEOUT
 
 
 def dpc_thread_of(processor: "Processor") -> DpcThread:

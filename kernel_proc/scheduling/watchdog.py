@@ -4,6 +4,8 @@ A processor held for longer than the limit is reported with its stack. In a DPC 
 service routine that is bug check 0x133; the OS thread cannot raise it in the stuck thread, so
 the owner of the machine ends the process when told.
 
+It also tells of threads that wait for longer than the limit for what can never come.
+
 Spec: WDK, Bug Check 0x133 DPC_WATCHDOG_VIOLATION.
 """
 
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from kernel_proc.scheduling.bugcheck import DPC_WATCHDOG_VIOLATION, BugCheck
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL, irql_name
+from kernel_proc.scheduling.stuck_threads import StuckWatch
 
 if TYPE_CHECKING:
     from kernel_proc.scheduling.processor import Processor
@@ -23,7 +26,7 @@ DEFAULT_LIMIT_NS: Final = 1_000_000_000
 
 
 class Watchdog:
-    """Reports a held processor once per hold.
+    """Reports a held processor once per hold, and a thread that can never wake once per wait.
 
     `on_held(text)` gets a readable report; `on_violation(bug_check)` gets bug check 0x133. Both
     are called in the watchdog's own OS thread.
@@ -42,6 +45,7 @@ class Watchdog:
         self._limit_s = limit_ns / 1e9
         self._stop = threading.Event()
         self._watched = 0
+        self._stuck = StuckWatch()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
@@ -65,6 +69,16 @@ class Watchdog:
                 reported = progress
                 self._report()
             seen = progress
+            self._report_stuck()
+
+    def _report_stuck(self) -> None:
+        threads = list(self._processor.dispatcher.threads)
+        try:
+            texts = self._stuck.look(threads)
+        except RuntimeError:  # the processor goes on meanwhile; the next look will do
+            return
+        for text in texts:
+            self._on_held(text)
 
     def _report(self) -> None:
         processor = self._processor

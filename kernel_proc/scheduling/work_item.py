@@ -19,6 +19,7 @@ from kernel_proc.scheduling.irql import DISPATCH_LEVEL, PASSIVE_LEVEL
 from kernel_proc.scheduling.kthread import KThread
 from kernel_proc.scheduling.semaphore import Semaphore
 from kernel_proc.scheduling.service_thread import call_routine, create_service_thread
+from shared.nt_status import STATUS_TIMEOUT
 
 if TYPE_CHECKING:
     from kernel_proc.scheduling.processor import Processor
@@ -148,7 +149,6 @@ class WorkQueue:
 
     def add(self, item: WorkItem) -> None:
         """Queue an item and see to it that there is a worker for it."""
-        # At DISPATCH_LEVEL, so that a worker that is woken or made finds everything in order.
         processor = self._processor
         irql = processor.raise_irql(DISPATCH_LEVEL)
         self.items.append(item)
@@ -157,6 +157,7 @@ class WorkQueue:
         processor.lower_irql(irql)
 
     def _need_worker(self) -> None:
+        # At DISPATCH_LEVEL, so that the new worker does not run before it is entered.
         if len(self.workers) < MOST_WORKERS and all(self.workers.values()):
             name = f"{self.name} worker"
             worker = create_service_thread(self._processor, self._serve, name, self.priority)
@@ -172,21 +173,29 @@ class WorkQueue:
         del self.workers[worker]
 
     def _run_next(self, worker: KThread) -> None:
+        processor = self._processor
+        irql = processor.raise_irql(DISPATCH_LEVEL)
         item = self.workers[worker] = self.items.popleft()
         if self.items:  # should this routine wait, another worker goes on
             self._need_worker()
+        processor.lower_irql(irql)
         item.run(worker)
         self.workers[worker] = None
 
-    def stop(self) -> None:
-        """Wait until the queue is empty and its workers have ended; the next item makes others."""
+    def stop(self, timeout_ns: int | None = None) -> bool:
+        """End the workers when the queue is empty; the next item makes others. False if too late.
+
+        The time counts for each worker.
+        """
         self._stopping = True
         while self.workers:
             worker = next(iter(self.workers))
             self._ready.release()
-            worker.wait()
+            if worker.wait(timeout_ns) == STATUS_TIMEOUT:
+                return False
         self._stopping = False
         self._ready.signal_state = 0
+        return True
 
     def inspect(self) -> dict[str, Any]:
         """Return what is queued, and what each worker runs."""
@@ -220,14 +229,16 @@ def work_queues_of(processor: "Processor") -> WorkQueues:
     return processor.work_queues
 
 
-def stop_service_threads(processor: "Processor") -> None:
+def stop_service_threads(processor: "Processor", timeout_ns: int | None = None) -> bool:
     """Let workers and the DPC thread finish what is queued, and end; for a machine that stops.
+
+    False if one does not in time, which counts for each of them.
 
     Rules: PASSIVE_LEVEL, in a system thread that is none of them.
     """
     processor.require_irql(PASSIVE_LEVEL, "stop_service_threads")
-    if processor.work_queues is not None:
-        for queue in processor.work_queues.queues:
-            queue.stop()
+    queues = processor.work_queues.queues if processor.work_queues is not None else []
+    ended = [queue.stop(timeout_ns) for queue in queues]
     if processor.dpc_thread is not None:
-        processor.dpc_thread.stop()
+        ended.append(processor.dpc_thread.stop(timeout_ns))
+    return all(ended)
