@@ -3,7 +3,7 @@
 SIGTERM, SIGINT and SIGHUP stop it in order; SIGUSR1 has it write its state, as JSON, into the
 instance's folder.
 Exit codes: 0 stopped in order, 1 could not start, 2 wrong command line, 3 bug check, 4 stopped
-although a session could not be run down in time.
+although a session could not be run down, or a driver not be unloaded, in time.
 
 Rules: signal handlers do nothing; the number arrives on a pipe that the dispatcher reads.
 """
@@ -94,6 +94,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_kernel(options: "StartOptions", starter: Starter) -> int:
+    from kernel_proc.io_manager.driver_image import DriverLoadFailed
     from kernel_proc.machine import Machine
     from kernel_proc.scheduling.bugcheck import BugCheck
     from kernel_proc.server.kernel_log import KernelLog
@@ -112,7 +113,7 @@ def _run_kernel(options: "StartOptions", starter: Starter) -> int:
         try:
             machine.open()
             _watch_outside(machine, options.owner_fd)
-        except RuntimeFolderError as error:
+        except (RuntimeFolderError, DriverLoadFailed) as error:
             return starter.fail(str(error), NOT_STARTED)
         except OSError as error:
             return starter.fail(f"cannot start: {error}", NOT_STARTED)
@@ -122,6 +123,7 @@ def _run_kernel(options: "StartOptions", starter: Starter) -> int:
         machine.run()
     except BugCheck as stop:
         _report(stop, settings.log, log)
+        starter.tell(f"error: {' '.join(stop.headline().split())}")  # if it still waits
         return BUG_CHECKED
     finally:
         machine.close()

@@ -15,11 +15,13 @@ from typing import Any, Final
 
 from kernel_proc.clients import benchmark_client
 from kernel_proc.devices import noop
+from kernel_proc.io_manager.driver_loader import DriverLoader
 from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.scheduling.kernel_clock import RealClock, VirtualClock
 from kernel_proc.scheduling.kthread import create_system_thread
 from kernel_proc.scheduling.os_lane import InlineLane, Lane, OsLane
 from kernel_proc.scheduling.processor import Processor
+from kernel_proc.scheduling.work_item import stop_service_threads
 from kernel_proc.server.in_process import InProcessSession, Outboxes
 from kernel_proc.server.instance_lock import InstanceLock
 from kernel_proc.server.kernel_log import KernelLog
@@ -55,6 +57,8 @@ class Machine:
             VirtualClock() if in_process else RealClock(),
             verifier=settings.verifier,
             seed=settings.seed,
+            guarded_mutexes_at_apc_level=settings.guarded_mutexes_at_apc_level,
+            threaded_dpcs=settings.threaded_dpcs,
         )
         self.io = IoManager(self.processor)
         self.log: Callable[[str], object] = log.line if log is not None else lambda text: None
@@ -73,6 +77,9 @@ class Machine:
         )
         self._lifelines: LifelineListener | None = None
         self._lock: InstanceLock | None = None
+        self.drivers = DriverLoader(self.io, self.log)
+        if in_process:
+            self.drivers.load_all(settings.driver)
 
     def _make_lane(self, name: str) -> Lane:
         if self.in_process:
@@ -82,11 +89,15 @@ class Machine:
     # Across processes
 
     def open(self) -> None:
-        """Become the kernel of the name: lock, listen, publish. RuntimeFolderError says why not."""
+        """Become the kernel of the name: lock, load drivers, listen, publish.
+
+        RuntimeFolderError or DriverLoadFailed says why not.
+        """
         assert self._requests is not None
         lock = InstanceLock(self.settings.name)
         lock.acquire()
         self._lock = lock
+        self.drivers.load_all(self.settings.driver)
         requests = self._requests
         requests.receive = self.server.receive
         ready_queue = self.processor.dispatcher.ready_queue
@@ -123,11 +134,17 @@ class Machine:
             self._lifelines.close()
         for session in self.sessions:
             self.rundown.begin(session, "the kernel stops")
-        status = self.rundown.none_left.wait(self.settings.stop_timeout_ms * _NS_PER_MS)
-        if status != STATUS_SUCCESS:
+        limit_ns = self.settings.stop_timeout_ms * _NS_PER_MS
+        status = self.rundown.none_left.wait(limit_ns)
+        if status == STATUS_SUCCESS:
+            self.stopped_clean = self.drivers.unload_all(limit_ns)
+        else:
             self.stopped_clean = False
             left = ", ".join(str(session) for session in self.sessions)
             self.log(f"stopping although not run down in time: {left}")
+        if not stop_service_threads(self.processor, limit_ns):
+            self.stopped_clean = False
+            self.log("stopping although a work item or threaded DPC has not ended in time")
         self.processor.stop()
 
     def close(self) -> None:
@@ -175,6 +192,7 @@ class Machine:
         return {
             "dispatcher": self.processor.dispatcher.inspect(),
             "io_manager": self.io.inspect(),
+            "drivers": self.drivers.inspect(),
             "server": self.server.inspect(),
             "sessions_opened": self.reception.opened,
             "sessions_run_down": self.rundown.completed,

@@ -27,8 +27,11 @@ class KernelSettings:
 
     name: str = DEFAULT_INSTANCE
     verifier: bool = False
+    guarded_mutexes_at_apc_level: bool = False
+    threaded_dpcs: bool = True
     seed: int | None = None
     log: str | None = None
+    driver: tuple[str, ...] = ()
 
     arena_bytes_per_process: int = 256 * MIB
     arena_bytes_total: int = 1 * GIB
@@ -68,8 +71,11 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
 _HELP: Final[dict[str, str]] = {
     "name": "instance name; one kernel may run under each",
     "verifier": "check kernel code as Driver Verifier does",
+    "guarded_mutexes_at_apc_level": "guarded mutexes as since Windows 8, not as in Server 2003",
+    "threaded_dpcs": "run threaded DPCs in their thread, not at DISPATCH_LEVEL",
     "seed": "in verifier mode, switch between equal threads as this seed decides",
     "log": "file to append the log to (default: standard error)",
+    "driver": "a driver to load, MODULE:ENTRY or FILE.py:ENTRY; may be given again",
     "arena_bytes_per_process": "arena memory one process may hold",
     "arena_bytes_total": "arena memory all processes may hold",
     "pool_bytes_per_process": "pool charged to one process",
@@ -104,6 +110,7 @@ def parse_command_line(arguments: Sequence[str]) -> StartOptions:
     """Turn arguments into settings; raise SettingsError with a sentence if they are wrong."""
     values = vars(_build_parser().parse_args(list(arguments)))
     ready_fd, owner_fd = values.pop("ready_fd"), values.pop("owner_fd")
+    values["driver"] = tuple(values["driver"])
     return StartOptions(KernelSettings(**values), ready_fd, owner_fd)
 
 
@@ -120,7 +127,10 @@ def _build_parser() -> _Parser:
         option = "--" + setting.name.replace("_", "-")
         words: dict[str, Any] = {"default": setting.default, "help": _HELP[setting.name]}
         if setting.type is bool:
-            parser.add_argument(option, action="store_true", **words)
+            parser.add_argument(option, action=argparse.BooleanOptionalAction, **words)
+        elif setting.name == "driver":
+            words["default"] = []
+            parser.add_argument(option, action="append", metavar="MODULE:ENTRY", **words)
         else:
             kind = str if setting.name in ("name", "log") else int
             parser.add_argument(option, type=kind, **words)

@@ -20,22 +20,43 @@ kind                     request fields                             answer (KIND
 CREATE                   control_code = access wanted               file_handle
                          (FILE_READ_ACCESS | FILE_WRITE_ACCESS),
                          FLAG_SYNCHRONOUS for synchronous I/O,
+                         FLAG_ALERTABLE if it waits alertably,
                          FLAG_INPUT_INLINE, input_length,
                          payload = device name in UTF-8
-CLOSE                    file_handle (a file's or an event's)       -
-DUPLICATE                file_handle                                file_handle = the new one
+CLOSE                    file_handle (any handle)                   -
+DUPLICATE                file_handle; control_code = access         file_handle = the new one
+                         wanted, 0 = the same
 CREATE_EVENT             FLAG_NOTIFICATION, FLAG_SIGNALED           file_handle = the event's
+EVENT                    file_handle, control_code = EVENT_SET,     information = its state
+                         EVENT_RESET, EVENT_PULSE, EVENT_QUERY      (EVENT_QUERY only)
+CREATE_PORT              -                                          file_handle = the port's
+ASSOCIATE                file_handle, event_handle = a port's,      -
+                         apc_context = key
+POST                     file_handle = a port's, payload = one      -
+                         PACKET, FLAG_INPUT_INLINE, input_length
 DEVICE_CONTROL           file_handle, control_code, event_handle    see below
                          (0: none), apc_context, input_address,
                          input_length, output_address,
                          output_length, FLAG_INPUT_INLINE,
-                         FLAG_OUTPUT_INLINE
+                         FLAG_OUTPUT_INLINE, FLAG_USER_APC
 CANCEL                   file_handle: this thread's requests on     -
-                         that file (NtCancelIoFile)
-WAIT                     file_handle (file, event: any waitable),   status = wait status
-                         information = timeout in ns, or            (0, TIMEOUT, ALERTED,
-                         WAIT_FOREVER                               INVALID_HANDLE ...)
-DEQUEUE                  kept for completion ports                  STATUS_NOT_SUPPORTED
+                         that file (NtCancelIoFile);
+                         FLAG_ANY_THREAD: every thread's, not       (NOT_FOUND: there was none)
+                         waited for (NtCancelIoFileEx);
+                         information = one request's id, 0 = all;
+                         FLAG_SYNCHRONOUS, without file_handle:     (NOT_FOUND: it is in none)
+                         the synchronous request that thread
+                         number `information` is in
+                         (NtCancelSynchronousIoFile)
+WAIT                     file_handle (file, event), or payload =    status = wait status
+                         1 to MAX_WAIT_OBJECTS handles, u32 each,   (index, TIMEOUT, ALERTED,
+                         FLAG_WAIT_ALL for all of them;             USER_APC, INVALID_HANDLE ...)
+                         information = timeout in ns, or
+                         WAIT_FOREVER; FLAG_ALERTABLE
+DELAY                    information as for WAIT, FLAG_ALERTABLE    status (0, ALERTED, USER_APC)
+DEQUEUE                  file_handle = a port's, information as     status as for WAIT, payload =
+                         for WAIT, FLAG_ALERTABLE,                  PACKETs, one at least if 0,
+                         output_length = room for PACKETs           FLAG_OUTPUT_INLINE
 THREAD_EXIT              -                                          none: it is not answered
 CANCEL_SYNCHRONOUS       request_id = that of an earlier request    none: it is not answered
                          of the same thread which its caller has
@@ -46,9 +67,9 @@ ECHO                     anything beside session, epoch and thread, the same fra
                          with or without a payload                  (kind stays KIND_ECHO)
 
 CANCEL_SYNCHRONOUS acts at once, not behind the request it names: if that request still waits for
-I/O its IRP is cancelled (as NtCancelSynchronousIoFile does), if it is a WAIT that wait ends
-(STATUS_ALERTED), if it is queued behind another it is dropped with STATUS_CANCELLED; the abandoned
-request is still answered, and that late answer is dropped by the user. Unknown id: ignored.
+I/O its IRP is cancelled, if it is a WAIT, DELAY or DEQUEUE that wait ends (STATUS_ALERTED), if it
+is queued behind another it is dropped with STATUS_CANCELLED; the abandoned request is still
+answered, and that late answer is dropped by the user. Unknown id: ignored.
 
 Every KIND_REPLY repeats session, epoch, thread and request_id of its request and fills
     status       what the system service returned (or why the request was not admitted:
@@ -56,7 +77,8 @@ Every KIND_REPLY repeats session, epoch, thread and request_id of its request an
                  INVALID_PARAMETER malformed, INSUFFICIENT_RESOURCES too much outstanding,
                  TOO_MANY_THREADS more sockets than the session may have),
     sequence     completions the kernel had sent to this session's listener before this answer
-                 (modulo 2**32): a caller of WAIT goes on only when its listener has taken as many.
+                 (modulo 2**32): a caller of WAIT or DEQUEUE goes on only when its listener has
+                 taken as many.
 
 DEVICE_CONTROL, request: with FLAG_INPUT_INLINE the payload frame is the input (input_length bytes;
 no frame when 0) and input_address says nothing; without it the kernel fetches input_length bytes
@@ -67,14 +89,26 @@ Inline lengths are at most MAX_PAYLOAD.
 DEVICE_CONTROL, KIND_REPLY:
     FLAG_IOSB_WRITTEN        iosb_status and information are the IoStatusBlock; not set: untouched,
     FLAG_OUTPUT_INLINE       payload = the output bytes (only if asked for, and not empty),
-    FLAG_COMPLETION_FOLLOWS  the request is not finished: one KIND_COMPLETION will come to the
-                             listener, possibly before this reply is read. Never on a file opened
-                             for synchronous I/O. Not set: nothing more will come.
+    FLAG_COMPLETION_FOLLOWS  the result is not in this reply: one KIND_COMPLETION will come to the
+                             listener, or has come already. Never on a file opened for synchronous
+                             I/O. Not set: nothing more will come.
+    FLAG_USER_APC            the user APC asked for is queued (with the IoStatusBlock only).
 KIND_COMPLETION, to the listener: request_id, thread and apc_context of the request; flags,
     iosb_status, information and payload as in the reply; status repeats iosb_status; sequence =
     its own number, counted from 1.
 
-Spec: WDK: NtDeviceIoControlFile, NtCancelIoFile, NtCancelSynchronousIoFile, NtWaitForSingleObject.
+A request that another thread can learn of, by an event it names or a packet, has its result sent
+to the listener before the event is set or the packet posted, also when it is finished at once: so
+whoever was told finds, after the wait for `sequence`, the status block written.
+
+User APCs: a DEVICE_CONTROL with FLAG_USER_APC has one queued to its thread when its result is
+delivered. It ends an alertable WAIT, DELAY or DEQUEUE with STATUS_USER_APC; that reply has
+FLAG_USER_APC, and its payload are the ids of the requests whose APCs are to run now, u64 each, in
+order, at most MAX_USER_APCS; more end the next alertable wait.
+
+Spec: WDK: NtDeviceIoControlFile, NtCancelIoFile, NtCancelIoFileEx, NtCancelSynchronousIoFile,
+NtWaitForSingleObject, NtWaitForMultipleObjects, NtDelayExecution, NtCreateIoCompletion,
+NtRemoveIoCompletionEx, NtSetIoCompletion.
 """
 
 import struct
@@ -95,8 +129,18 @@ MAX_PAYLOAD: Final = 1 << 20
 
 REQUEST_ID_SHIFT: Final = 40
 
-#: `information` of KIND_WAIT for a wait without limit.
+#: `information` of a wait without limit.
 WAIT_FOREVER: Final = (1 << 64) - 1
+
+#: Handles one KIND_WAIT may name (MAXIMUM_WAIT_OBJECTS).
+MAX_WAIT_OBJECTS: Final = 64
+
+#: A completion packet: key, ApcContext, information, status.
+PACKET: Final = struct.Struct("<QQQI4x")
+
+#: Packets one KIND_DEQUEUE may take, and APCs one wait may deliver.
+MAX_PACKETS: Final = 1024
+MAX_USER_APCS: Final = 1024
 
 KIND_CREATE: Final = 1
 KIND_CLOSE: Final = 2
@@ -110,6 +154,11 @@ KIND_CREATE_EVENT: Final = 9
 KIND_ECHO: Final = 10
 KIND_LISTEN: Final = 11
 KIND_CANCEL_SYNCHRONOUS: Final = 12
+KIND_EVENT: Final = 13
+KIND_CREATE_PORT: Final = 14
+KIND_ASSOCIATE: Final = 15
+KIND_POST: Final = 16
+KIND_DELAY: Final = 17
 KIND_REPLY: Final = 64
 KIND_COMPLETION: Final = 65
 
@@ -120,6 +169,16 @@ FLAG_IOSB_WRITTEN: Final = 0x08
 FLAG_COMPLETION_FOLLOWS: Final = 0x10
 FLAG_NOTIFICATION: Final = 0x20
 FLAG_SIGNALED: Final = 0x40
+FLAG_ALERTABLE: Final = 0x80
+FLAG_WAIT_ALL: Final = 0x100
+FLAG_USER_APC: Final = 0x200
+FLAG_ANY_THREAD: Final = 0x400
+
+#: `control_code` of KIND_EVENT.
+EVENT_SET: Final = 1
+EVENT_RESET: Final = 2
+EVENT_PULSE: Final = 3
+EVENT_QUERY: Final = 4
 
 
 class Header(NamedTuple):

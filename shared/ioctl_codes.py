@@ -4,10 +4,18 @@ No-op device: `Information` = min(InLen, OutLen) when OutLen > 0, else InLen. A 
 reads every input byte (CRC-32) and writes output := input for every byte up to `Information`;
 a code that does not touch ignores the payload and reports the same `Information`. A failing code
 takes a little-endian u32 status as its input, which becomes IoStatus.Status with Information 0.
+A direct method without a small input has its OutLen bytes as `Information`: IN_DIRECT reads every
+byte of the locked buffer, OUT_DIRECT fills it with NOOP_FILL.
+A fast code, known to the device NOOP_FAST_DEVICE alone, is also taken as fast I/O, without an IRP,
+if the request has addresses and is completed inline. A blocking code has its dispatch routine
+wait until a DPC or the hardware has answered, and is then completed inline.
 
 Benchmark device: IOCTL_BENCHMARK_RUN takes a packed `messages.BenchmarkRun` and returns a raw
-native u64 array of nanoseconds, one per operation; IOCTL_QUERY_COUNTERS returns a packed
-`messages.Counters`.
+native u64 array of nanoseconds, one per operation and then the time of all together;
+IOCTL_QUERY_COUNTERS returns a packed `messages.Counters`. IOCTL_TRACE_CONTROL takes a
+little-endian u32: 1 empties the kernel's trace ring and switches it on, 0 switches it off;
+IOCTL_TRACE_FETCH returns its latest points, as many as the output holds, packed by
+`trace_points.pack_points`.
 
 Spec: WDK: Defining I/O Control Codes.
 """
@@ -51,7 +59,9 @@ def device_type_of(code: int) -> int:
 
 
 NOOP_DEVICE: Final = "noop"
+NOOP_FAST_DEVICE: Final = "noop_fast"
 NOOP_DEVICE_TYPE: Final = 0x8001
+NOOP_FILL: Final = 0xD1
 
 COMPLETION_INLINE: Final = 0
 COMPLETION_DPC: Final = 1
@@ -61,6 +71,8 @@ COMPLETION_NAMES: Final = ("inline", "dpc", "device")
 _NOOP_TOUCH: Final = _FIRST_VENDOR_FUNCTION
 _NOOP_IGNORE: Final = _FIRST_VENDOR_FUNCTION + 0x10
 _NOOP_FAIL: Final = _FIRST_VENDOR_FUNCTION + 0x20
+_NOOP_FAST: Final = _FIRST_VENDOR_FUNCTION + 0x30
+_NOOP_BLOCKING: Final = _FIRST_VENDOR_FUNCTION + 0x40
 
 
 def _noop(function: int, method: int, completion: int) -> int:
@@ -79,6 +91,18 @@ def noop_fail_code(method: int, completion: int) -> int:
     return _noop(_NOOP_FAIL, method, completion)
 
 
+def noop_fast_code(method: int, completion: int = COMPLETION_INLINE) -> int:
+    """Give a touching code of NOOP_FAST_DEVICE: taken as fast I/O if inline and not direct."""
+    return _noop(_NOOP_FAST, method, completion)
+
+
+def noop_blocking_code(method: int, completion: int) -> int:
+    """Give a touching no-op code whose dispatch routine waits for a DPC or the device."""
+    if completion == COMPLETION_INLINE:
+        raise ValueError("a blocking request waits for a DPC (1) or the device (2)")
+    return _noop(_NOOP_BLOCKING, method, completion)
+
+
 BENCHMARK_DEVICE: Final = "benchmark"
 BENCHMARK_DEVICE_TYPE: Final = 0x8002
 
@@ -87,4 +111,10 @@ IOCTL_BENCHMARK_RUN: Final = ctl_code(
 )
 IOCTL_QUERY_COUNTERS: Final = ctl_code(
     BENCHMARK_DEVICE_TYPE, _FIRST_VENDOR_FUNCTION + 1, METHOD_BUFFERED, FILE_ANY_ACCESS
+)
+IOCTL_TRACE_CONTROL: Final = ctl_code(
+    BENCHMARK_DEVICE_TYPE, _FIRST_VENDOR_FUNCTION + 2, METHOD_BUFFERED, FILE_ANY_ACCESS
+)
+IOCTL_TRACE_FETCH: Final = ctl_code(
+    BENCHMARK_DEVICE_TYPE, _FIRST_VENDOR_FUNCTION + 3, METHOD_BUFFERED, FILE_ANY_ACCESS
 )

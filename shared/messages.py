@@ -146,8 +146,8 @@ BENCHMARK_PATHS: Final = (
 class BenchmarkRun:
     """Input of IOCTL_BENCHMARK_RUN: `count` operations after `warmup` unmeasured ones.
 
-    `path` is one of BENCHMARK_PATHS, `completion` one of ioctl_codes.COMPLETION_*; the driver
-    judges both.
+    `path` is one of BENCHMARK_PATHS, `completion` one of ioctl_codes.COMPLETION_*, `depth` how
+    many requests are given before they are waited for; the driver judges them.
     """
 
     tag: ClassVar[int] = 20
@@ -158,6 +158,7 @@ class BenchmarkRun:
     payload: U32
     count: U32
     warmup: U32
+    depth: U32 = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A program's connection to a kernel: from here come device handles, events and arena buffers.
+"""A program's connection to a kernel: from here come handles of all kinds and arena buffers.
 
     with UserProcess.connect() as process, process.open_device("noop") as device:
         device.device_io_control(code, b"input", output)
@@ -8,29 +8,48 @@ again. It is closed by `close`, by the `with` statement, or when the interpreter
 then closes every handle and cancels every request of the session.
 """
 
+import threading
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from shared.connection_file import DEFAULT_INSTANCE, RuntimeFolderError, instance_paths
+from shared.envelope import FLAG_SYNCHRONOUS, KIND_CANCEL
 from shared.ioctl_codes import FILE_READ_ACCESS, FILE_WRITE_ACCESS
+from shared.messages import Welcome
+from shared.nt_status import STATUS_NOT_FOUND
 from user_proc.errors import RuntimeFolderUnusable, SofthcaError
+from user_proc.io.completion_port import CompletionPort, create_completion_port
 from user_proc.io.device_handle import DeviceHandle, open_device
 from user_proc.io.event_handle import EventHandle, create_event
+from user_proc.io.kernel_object import KernelObject, checked
+from user_proc.io.waiting import sleep_in_kernel, wait_for_handles
 from user_proc.memory.arena import ArenaAllocator, ArenaBuffer
+from user_proc.memory.arena import Lifeline as ArenaLifeline
 from user_proc.memory.private_memory import OwnMemory, PinnedBuffer, open_own_memory
+from user_proc.transport.inproc_channel import InprocChannel, InprocDoor, InprocLifeline
 from user_proc.transport.kernel_channel import ChannelCounters, KernelChannel
 from user_proc.transport.lifeline_channel import LifelineChannel
+
+
+class SessionLifeline(ArenaLifeline, Protocol):
+    """What a session lives by: it says who the kernel is, grants arenas, and ends."""
+
+    @property
+    def welcome(self) -> Welcome:
+        """The session's numbers."""
+
+    def close(self) -> None:
+        """End the session."""
 
 
 class UserProcess:
     """One session of this process with one kernel."""
 
-    def __init__(self, lifeline: LifelineChannel, endpoint: str) -> None:
+    def __init__(self, channel: KernelChannel, lifeline: SessionLifeline) -> None:
         self.name: Final = lifeline.name
-        self.channel: Final = KernelChannel(
-            lifeline.name, endpoint, lifeline.welcome, lifeline.watch
-        )
+        self.channel: Final = channel
         self._lifeline: Final = lifeline
         self._arenas: Final = ArenaAllocator(lifeline)
         # Holds nothing of this object, so that it also runs for one that was forgotten.
@@ -48,7 +67,13 @@ class UserProcess:
             lifeline = LifelineChannel(paths, memory)
         finally:
             memory.close()
-        return cls(lifeline, paths.endpoint)
+        channel = KernelChannel(lifeline.name, paths.endpoint, lifeline.welcome, lifeline.watch)
+        return cls(channel, lifeline)
+
+    @classmethod
+    def in_process(cls, door: InprocDoor, name: str = "in-process") -> Self:
+        """Become a user of a kernel that lives in this process, and runs while this one waits."""
+        return cls(InprocChannel(name, door), InprocLifeline(name, door))
 
     @property
     def session(self) -> int:
@@ -70,15 +95,66 @@ class UserProcess:
         name: str,
         overlapped: bool = False,
         access: int = FILE_READ_ACCESS | FILE_WRITE_ACCESS,
+        *,
+        alertable: bool = False,
     ) -> DeviceHandle:
-        """Open a device by name, for synchronous I/O unless `overlapped`."""
+        """Open a device by name, for synchronous I/O unless `overlapped`.
+
+        User APCs of the calling thread break off the requests of an `alertable` one.
+        """
         return open_device(
-            self.channel, name, overlapped=overlapped, access=access, pin=PinnedBuffer
+            self.channel,
+            name,
+            overlapped=overlapped,
+            access=access,
+            pin=PinnedBuffer,
+            alertable=alertable,
         )
 
     def create_event(self, manual_reset: bool = True, signaled: bool = False) -> EventHandle:
         """Make an event for requests to set."""
         return create_event(self.channel, manual_reset, signaled)
+
+    def create_completion_port(self) -> CompletionPort:
+        """Make a port for overlapped files to report to."""
+        return create_completion_port(self.channel)
+
+    def wait_for_multiple(
+        self,
+        objects: Sequence[KernelObject],
+        *,
+        wait_all: bool = False,
+        timeout: float | None = None,
+        alertable: bool = False,
+    ) -> int:
+        """Wait for one of up to 64 objects, or for all at the same time; give the wait's status.
+
+        The index of the object, 0 for all, STATUS_TIMEOUT, or STATUS_USER_APC after user APCs
+        have been run.
+        """
+        handles = [waited.handle for waited in objects]
+        return wait_for_handles(self.channel, handles, wait_all, timeout, alertable)
+
+    def sleep_alertable(self, seconds: float | None = None) -> bool:
+        """Sleep, for ever when None, or until user APCs of this thread have been run: then True.
+
+        With 0, run those that have come (SleepEx, NtTestAlert).
+        """
+        return sleep_in_kernel(self.channel, seconds, True)
+
+    def cancel_synchronous_io(self, thread: threading.Thread) -> bool:
+        """Cancel the request on a synchronous file that another thread is in, and do not wait.
+
+        False if it is in none that could still be cancelled (CancelSynchronousIo).
+        """
+        number = self.channel.thread_number(thread.ident or 0)
+        if number is None:
+            return False
+        answer, _ = self.channel.port().call(KIND_CANCEL, FLAG_SYNCHRONOUS, information=number)
+        if answer[6] == STATUS_NOT_FOUND:
+            return False
+        checked(answer)
+        return True
 
     def allocate(self, length: int, *, page_aligned: bool = False) -> ArenaBuffer:
         """Cut a buffer from memory shared with the kernel."""
@@ -118,7 +194,7 @@ def _own_memory() -> OwnMemory:
         ) from error
 
 
-def _close(channel: KernelChannel, lifeline: LifelineChannel) -> None:
+def _close(channel: KernelChannel, lifeline: SessionLifeline) -> None:
     """Close from the top down; the lifeline's end is the session's end."""
     channel.close()
     lifeline.close()

@@ -18,6 +18,7 @@ SCHEMA_VERSION: Final = 1
 STANDARD_OUTPUT: Final = "-"
 
 _PARTS: Final = ("schema", "kind", "provenance", "settings", "floors", "rows")
+_OPTIONAL_PARTS: Final = ("stages", "answers")
 
 
 class DocumentError(ValueError):
@@ -26,17 +27,23 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunDocument:
-    """What one run of a tool measured, and everything needed to judge it."""
+    """What one run of a tool measured, and everything needed to judge it.
+
+    `stages` are times of the parts of a request, `answers` what the figures say in words; a tool
+    that has neither leaves them out.
+    """
 
     kind: str
     provenance: Mapping[str, Any]
     settings: Mapping[str, Any]
     floors: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]
+    stages: Sequence[Mapping[str, Any]] | None = None
+    answers: Sequence[Mapping[str, Any]] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document as JSON values, parts in the documented order."""
-        return {
+        parts: dict[str, Any] = {
             "schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION},
             "kind": self.kind,
             "provenance": dict(self.provenance),
@@ -44,6 +51,10 @@ class RunDocument:
             "floors": [dict(floor) for floor in self.floors],
             "rows": [dict(row) for row in self.rows],
         }
+        for name, members in (("stages", self.stages), ("answers", self.answers)):
+            if members is not None:
+                parts[name] = [dict(member) for member in members]
+        return parts
 
     def as_json(self) -> str:
         """Return the document as strict JSON text."""
@@ -81,7 +92,7 @@ def load_strict(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DocumentError("a run document is a JSON object")
     missing = [part for part in _PARTS if part not in value]
-    unknown = sorted(set(value) - set(_PARTS))
+    unknown = sorted(set(value) - set(_PARTS) - set(_OPTIONAL_PARTS))
     if missing or unknown:
         raise DocumentError(f"parts missing: {missing}, parts unknown: {unknown}")
     if value["schema"] != {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}:

@@ -1,6 +1,7 @@
 """The driver of the device "benchmark": runs kernel clients and floors, and tells the counters.
 
-IOCTL_BENCHMARK_RUN is pended while a system thread performs the operations, so that the kernel
+The answer to IOCTL_BENCHMARK_RUN is one time for each operation, then the time of all together. It
+is pended while a system thread performs the operations, so that the kernel
 serves everyone else; the private-copy floor alone runs in the thread that asked, because it reads
 that thread's own output buffer.
 
@@ -8,14 +9,17 @@ Rules: dispatch at PASSIVE_LEVEL. A run ends early when it is cancelled or its f
 Spec: shared/ioctl_codes.py, shared/messages.py; plan of the IRP benchmark: docs/benchmark.md.
 """
 
+import contextlib
 import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from kernel_proc.clients.batch_client import DirectBatch, IrpBatch
 from kernel_proc.clients.direct_client import DirectCall
 from kernel_proc.clients.irp_client import BuiltIrp, HandBuiltIrp, ReusedIrp
 from kernel_proc.clients.kernel_floors import ClockReading, MemoryCopy, PrivateCopy, ThreadSwitch
-from kernel_proc.clients.timed_loop import Stopped, TimedLoop
+from kernel_proc.clients.timed_loop import Batch, Stopped, TimedLoop
+from kernel_proc.clients.trace_control import TRACE_CODES, control_trace
 from kernel_proc.io_manager.cancellation import release_cancel_spin_lock, set_cancel_routine
 from kernel_proc.io_manager.completion import complete_request
 from kernel_proc.io_manager.driver_object import DeviceObject, DriverObject, create_device
@@ -32,6 +36,7 @@ from shared.ioctl_codes import (
     BENCHMARK_DEVICE,
     BENCHMARK_DEVICE_TYPE,
     COMPLETION_DEVICE,
+    COMPLETION_INLINE,
     IOCTL_BENCHMARK_RUN,
     IOCTL_QUERY_COUNTERS,
     NOOP_DEVICE,
@@ -53,8 +58,16 @@ if TYPE_CHECKING:
 
 MAX_COUNT: Final = 100_000
 MAX_PAYLOAD: Final = 1 << 20
+MAX_DEPTH: Final = 1_000
 _SAMPLE: Final = 8
 _PRIVATE_COPY: Final = "floor_private_copy"
+
+
+class ClosableBatch(Batch, Protocol):
+    """A batch that holds something between its calls."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
 
 
 class Operation(Protocol):
@@ -72,6 +85,10 @@ _CLIENTS: Final[dict[str, Callable[[DeviceObject, int, int], Operation]]] = {
     "irp_built": BuiltIrp,
     "irp_reused": ReusedIrp,
     "direct": DirectCall,
+}
+_BATCHES: Final[dict[str, Callable[[DeviceObject, int, int, int], ClosableBatch]]] = {
+    "irp": IrpBatch,
+    "direct": DirectBatch,
 }
 _FLOORS: Final = ("floor_thread_switch", "floor_clock", "floor_memory_copy", _PRIVATE_COPY)
 
@@ -105,15 +122,22 @@ class BenchmarkExtension:
         """Return what a run times; called by the thread that will perform it."""
         client = _CLIENTS.get(run.path)
         if client is not None:
-            noop = self.driver.io.devices.get(NOOP_DEVICE)
-            if noop is None:
-                raise RaisedStatus(STATUS_NO_SUCH_DEVICE, "the no-op device is not loaded")
-            return client(noop, run.completion, run.payload)
+            return client(self._noop(), run.completion, run.payload)
         if run.path == "floor_thread_switch":
             return ThreadSwitch(self.driver.processor)
         if run.path == "floor_memory_copy":
             return MemoryCopy(run.payload)
         return ClockReading()
+
+    def batch(self, run: BenchmarkRun) -> ClosableBatch:
+        """Return what a run of many requests at a time does again and again."""
+        return _BATCHES[run.path](self._noop(), run.completion, run.payload, run.depth)
+
+    def _noop(self) -> DeviceObject:
+        noop = self.driver.io.devices.get(NOOP_DEVICE)
+        if noop is None:
+            raise RaisedStatus(STATUS_NO_SUCH_DEVICE, "the no-op device is not loaded")
+        return noop
 
     def cancel(self, device: DeviceObject | None, irp: Irp) -> None:
         """Tell a run to end early; its thread completes the request (WDK: Cancel routine)."""
@@ -133,11 +157,21 @@ def _read_run(irp: Irp, input_length: int, output_length: int) -> BenchmarkRun:
         or run.payload > MAX_PAYLOAD
         or not 1 <= run.count <= MAX_COUNT
         or run.warmup > MAX_COUNT
+        or not _depth_is_possible(run)
     ):
         raise RaisedStatus(STATUS_INVALID_PARAMETER, "no plan this driver performs")
-    if output_length < run.count * _SAMPLE:
+    if output_length < (run.count + 1) * _SAMPLE:
         raise RaisedStatus(STATUS_BUFFER_TOO_SMALL, "no room for the samples")
     return run
+
+
+def _depth_is_possible(run: BenchmarkRun) -> bool:
+    """Tell whether so many requests can be in flight: not where each ends before the next."""
+    if run.depth == 1:
+        return True
+    return (
+        1 < run.depth <= MAX_DEPTH and run.path in _BATCHES and run.completion != COMPLETION_INLINE
+    )
 
 
 def _device_control(device: DeviceObject, irp: Irp) -> int:
@@ -146,6 +180,8 @@ def _device_control(device: DeviceObject, irp: Irp) -> int:
     try:
         if location.io_control_code == IOCTL_QUERY_COUNTERS:
             return _query_counters(extension, irp, location.output_buffer_length)
+        if location.io_control_code in TRACE_CODES:
+            return _complete(irp, STATUS_SUCCESS, control_trace(irp, location))
         if location.io_control_code != IOCTL_BENCHMARK_RUN:
             raise RaisedStatus(STATUS_INVALID_DEVICE_REQUEST, "unknown control code")
         run = _read_run(irp, location.input_buffer_length, location.output_buffer_length)
@@ -195,11 +231,15 @@ def _perform(extension: BenchmarkExtension, irp: Irp, run: BenchmarkRun, loop: T
     """Perform a run and complete its request; the body of a system thread."""
     status, information = STATUS_SUCCESS, 0
     try:
-        operation = extension.operation(run)
-        try:
-            loop.run(operation)
-        finally:
-            operation.close()
+        with contextlib.ExitStack() as held:
+            if run.depth > 1:
+                batch = extension.batch(run)
+                held.callback(batch.close)
+                loop.run_batches(batch)
+            else:
+                operation = extension.operation(run)
+                held.callback(operation.close)
+                loop.run(operation)
     except Stopped:
         status = STATUS_CANCELLED
     except RaisedStatus as failure:
@@ -214,7 +254,8 @@ def _perform(extension: BenchmarkExtension, irp: Irp, run: BenchmarkRun, loop: T
 
 
 def _store(irp: Irp, loop: TimedLoop) -> int:
-    """Put the samples where the request wants them; return their length in bytes."""
+    """Put samples and elapsed time where the request wants them; return their length in bytes."""
+    loop.samples.append(loop.elapsed_ns)
     samples = memoryview(loop.samples).cast("B")
     irp.system_buffer[: len(samples)] = samples
     return len(samples)

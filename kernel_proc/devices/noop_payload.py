@@ -17,20 +17,27 @@ from kernel_proc.memory.address_space import AddressSpace
 from kernel_proc.memory.mdl import map_locked_pages
 from kernel_proc.scheduling.raised_status import RaisedStatus
 from kernel_proc.scheduling.wait import KERNEL_MODE
-from shared.ioctl_codes import METHOD_NEITHER
+from shared.ioctl_codes import METHOD_IN_DIRECT, METHOD_NEITHER, METHOD_OUT_DIRECT, NOOP_FILL
 from shared.nt_status import STATUS_INVALID_PARAMETER, STATUS_PENDING, STATUS_SUCCESS
 
 _PIECE: Final = 1 << 20
 _STATUS_BYTES: Final = 4
+_DIRECT: Final = (METHOD_IN_DIRECT, METHOD_OUT_DIRECT)
+_FILLED: Final = memoryview(bytes([NOOP_FILL]) * _PIECE)
 
 # No request may be completed with these two: they mean "not complete" (bug check 0xC9/0x06).
 _NO_FINAL_STATUS: Final = frozenset({STATUS_PENDING, 0xFFFF_FFFF})
 
 
 def information_of(location: IoStackLocation) -> int:
-    """Return the bytes of result: as many as both sides hold, or the input when none is asked."""
+    """Return the bytes of result: as many as both sides hold, or the input when none is asked.
+
+    A direct method without a small input moves its large buffer alone.
+    """
     length = location.input_buffer_length
     result_length = location.output_buffer_length
+    if not length and location.io_control_code & 3 in _DIRECT:
+        return result_length
     return length if not result_length or length < result_length else result_length
 
 
@@ -113,22 +120,34 @@ def touch_in_direct(irp: Irp, location: IoStackLocation) -> int:
     length = location.input_buffer_length
     if length:
         crc32(memoryview(irp.system_buffer)[:length])
-    if location.output_buffer_length:
+    large = location.output_buffer_length
+    if large:
         mapping = map_locked_pages(irp.mdl_address)
         pages = mapping.view
-        crc32(mapping.read(0, location.output_buffer_length) if pages is None else pages)
+        if pages is None:  # private memory is copied to be read
+            pages = memoryview(mapping.read(0, large))
+            irp.io.copy_counters.count(large)
+        crc32(pages)
     return STATUS_SUCCESS
 
 
 def touch_out_direct(irp: Irp, location: IoStackLocation) -> int:
-    """Read the input in the system buffer and write it into the caller's locked pages."""
+    """Read the input in the system buffer and write it, or a pattern, into the locked pages."""
     irp.information = information = information_of(location)
     length = location.input_buffer_length
     if length:
         source = memoryview(irp.system_buffer)[:length]
         crc32(source)
-        if location.output_buffer_length:
-            map_locked_pages(irp.mdl_address).write(0, source[:information])
+    if not location.output_buffer_length:
+        return STATUS_SUCCESS
+    mapping = map_locked_pages(irp.mdl_address)
+    if length:
+        mapping.write(0, source[:information])
+    else:
+        for offset in range(0, information, _PIECE):
+            mapping.write(offset, _FILLED[: information - offset])
+    if mapping.view is None:
+        irp.io.copy_counters.count(information)
     return STATUS_SUCCESS
 
 

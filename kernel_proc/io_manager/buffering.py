@@ -32,7 +32,7 @@ from shared.nt_status import (
     STATUS_QUOTA_EXCEEDED,
     STATUS_SUCCESS,
 )
-from shared.trace_points import trace
+from shared.trace_points import COPIED_BACK, COPYING_BACK, trace
 
 if TYPE_CHECKING:
     from kernel_proc.io_manager.request import DeviceControlRequest
@@ -81,6 +81,8 @@ def finish_buffered(irp: Irp) -> None:
         return
     request = irp.request
     assert request is not None
+    if trace.enabled:
+        trace.record(COPYING_BACK, request.trace_id)
     if information > request.output_length:
         information = clamp_information(irp, request.output_length)
     buffer = irp.system_buffer
@@ -96,7 +98,7 @@ def finish_buffered(irp: Irp) -> None:
     counters.copies += 1
     counters.bytes_copied += information
     if trace.enabled:
-        trace.record("io copied back", request.trace_id)
+        trace.record(COPIED_BACK, request.trace_id)
 
 
 def _copy_to_user(irp: Irp, request: "DeviceControlRequest", length: int) -> bool:

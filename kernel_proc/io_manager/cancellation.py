@@ -41,6 +41,9 @@ def set_cancel_routine(irp: "Irp", routine: "CancelRoutine | None") -> "CancelRo
 
     Setting None and getting None back means that the routine has been called, or soon will be.
     """
+    if irp.verifier_record is not None and routine is not None:
+        assert irp.io.verifier is not None
+        irp.io.verifier.check_set_cancel(irp)
     old = irp.cancel_routine
     irp.cancel_routine = routine
     return old

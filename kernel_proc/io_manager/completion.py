@@ -18,15 +18,16 @@ from kernel_proc.io_manager.irp_flags import (
     SL_INVOKE_ON_SUCCESS,
     SL_PENDING_RETURNED,
 )
+from kernel_proc.io_manager.user_apc import keep_charge, queue_user_apc
 from kernel_proc.memory.mdl import MDL_PAGES_LOCKED, free_mdl, unlock_pages
-from kernel_proc.scheduling.apc import UserApc
 from kernel_proc.scheduling.bugcheck import IRQL_NOT_LESS_OR_EQUAL, MULTIPLE_IRP_COMPLETE_REQUESTS
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL, PASSIVE_LEVEL
 from shared.nt_status import STATUS_MORE_PROCESSING_REQUIRED
-from shared.trace_points import trace
+from shared.trace_points import COMPLETING, FINISHED, trace
 
 if TYPE_CHECKING:
     from kernel_proc.io_manager.file_object import FileObject
+    from kernel_proc.io_manager.request import DeviceControlRequest
     from kernel_proc.scheduling.apc import Apc
 
 FIRST_ERROR: Final = 0xC000_0000  # NT_ERROR: severity 3
@@ -41,7 +42,7 @@ def complete_request(irp: Irp, boost: int = IO_NO_INCREMENT) -> None:
     """
     processor = irp.processor
     if trace.enabled and irp.request is not None:
-        trace.record("io completing", irp.request.trace_id)
+        trace.record(COMPLETING, irp.request.trace_id)
     verifier = irp.io.verifier
     if verifier is not None:
         verifier.check_complete(irp)
@@ -68,10 +69,14 @@ def complete_request(irp: Irp, boost: int = IO_NO_INCREMENT) -> None:
                 context = location.context
                 location.clear()
                 device = stack[current].device_object if current <= count else None
-                if routine(device, irp, context) == STATUS_MORE_PROCESSING_REQUIRED:
+                if verifier is None:
+                    if routine(device, irp, context) == STATUS_MORE_PROCESSING_REQUIRED:
+                        return
+                    continue
+                status = verifier.call_completion_routine(routine, device, irp, context)
+                if status == STATUS_MORE_PROCESSING_REQUIRED:
                     return
-                if verifier is not None:
-                    verifier.check_pending_propagated(irp, control, current, routine)
+                verifier.check_pending_propagated(irp, control, current, routine)
             else:
                 location.clear()
                 if control & SL_PENDING_RETURNED and current <= count:
@@ -181,23 +186,38 @@ def finish_irp(irp: Irp) -> None:
         request.iosb_written = True
         request.iosb_status = status
         request.information = irp.information
-        _signal(irp, file, status)
-        if request.user_apc:
-            assert irp.thread is not None
-            UserApc(irp.thread, context=request).insert()
-        elif file.completion_port is not None and request.apc_context:
-            file.completion_port.post(
-                file.completion_key, request.apc_context, status, irp.information
-            )
+        _deliver(irp, file, request)
     elif irp.pending_returned:
         file.final_status = status
         file.event.set()
     retire_irp(irp)
     request.finished = True
     if trace.enabled:
-        trace.record("io finished", request.trace_id)
+        trace.record(FINISHED, request.trace_id)
     if request.returned and request.on_finished is not None:
         request.on_finished(request)
+
+
+def _deliver(irp: Irp, file: "FileObject", request: "DeviceControlRequest") -> None:
+    # The status block first: whoever is told of the end may look at it.
+    port = file.completion_port if request.apc_context and not request.user_apc else None
+    if (
+        not file.synchronous
+        and request.on_written is not None
+        and (request.returned or irp.user_event is not None or port is not None)
+    ):
+        request.on_written(request)
+    _signal(irp, file, irp.status)
+    if request.user_apc:
+        queue_user_apc(irp, request)
+    elif port is not None:
+        port.post(
+            file.completion_key,
+            request.apc_context,
+            irp.status,
+            irp.information,
+            keep_charge(irp),
+        )
 
 
 def _signal(irp: Irp, file: "FileObject", status: int) -> None:

@@ -39,7 +39,12 @@ if TYPE_CHECKING:
 
 
 def open_device(
-    io: "IoManager", thread: "KThread", name: str, desired_access: int, synchronous: bool
+    io: "IoManager",
+    thread: "KThread",
+    name: str,
+    desired_access: int,
+    synchronous: bool,
+    alertable: bool = False,
 ) -> tuple[int, FileObject | None]:
     """Send IRP_MJ_CREATE to a named device; return its status and the open file."""
     device = io.devices.get(name.lower())
@@ -48,7 +53,7 @@ def open_device(
     if device.flags & DO_EXCLUSIVE and device.open_count:
         return STATUS_ACCESS_DENIED, None
     device.open_count += 1
-    file = FileObject(device, thread.process, synchronous)
+    file = FileObject(device, thread.process, synchronous, alertable)
     status = _send_create(io, thread, file, desired_access)
     if not nt_success(status):
         device.open_count -= 1  # a file that was never opened is not closed

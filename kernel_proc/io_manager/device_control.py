@@ -30,7 +30,13 @@ from shared.nt_status import (
     STATUS_SUCCESS,
     STATUS_THREAD_IS_TERMINATING,
 )
-from shared.trace_points import trace
+from shared.trace_points import (
+    BUFFERS_READY,
+    DRIVER_CALLED,
+    DRIVER_RETURNED,
+    SERVICE_ENTERED,
+    trace,
+)
 
 if TYPE_CHECKING:
     from kernel_proc.io_manager.driver_object import DeviceObject
@@ -51,7 +57,7 @@ def device_io_control_file(
     When `request.finished` is False on return, an IRP is outstanding and `on_finished` follows.
     """
     if trace.enabled:
-        trace.record("io service", request.trace_id)
+        trace.record(SERVICE_ENTERED, request.trace_id)
     process = thread.process
     if process is None or thread.terminating:
         return STATUS_THREAD_IS_TERMINATING
@@ -150,8 +156,9 @@ def _issue(
     fast = device.driver_object.fast_io_device_control
     if fast is not None:
         try:
-            if try_fast_io(fast, device, file, thread, request, event):
-                return request.iosb_status
+            taken = try_fast_io(fast, device, file, thread, request, event)
+            if taken is not None:
+                return taken
         except RaisedStatus as fault:
             return fault.status
     # 7. The file's own event, and the IRP.
@@ -178,16 +185,18 @@ def _issue(
         _undo(irp)
         return status or STATUS_THREAD_IS_TERMINATING
     if trace.enabled:
-        trace.record("io buffers", request.trace_id)
+        trace.record(BUFFERS_READY, request.trace_id)
     # 9. To the driver.
     file.references += 1
     irp.file_object = file
     irp.on_thread_list = True
     thread.irps[irp] = None
     request.finished = False
+    if trace.enabled:
+        trace.record(DRIVER_CALLED, request.trace_id)
     status = call_driver(device, irp)
     if trace.enabled:
-        trace.record("io driver returned", request.trace_id)
+        trace.record(DRIVER_RETURNED, request.trace_id)
     # 10. A synchronous file waits; the IRP's end sets the file's event.
     if status == STATUS_PENDING and file.synchronous:
         done = wait_for_irp(irp, file.event, file.alertable)

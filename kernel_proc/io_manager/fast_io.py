@@ -2,7 +2,8 @@
 
 The driver gets the caller's raw addresses, whatever method the code says, and either finishes at
 once or declines; then an IRP is made as if nothing had happened. A request whose bytes travelled
-in the message has no addresses and goes straight to an IRP.
+in the message has no addresses and goes straight to an IRP. What is finished here queues no user
+APC: there is no IRP to be one.
 
 Rules: PASSIVE_LEVEL, the caller's thread; the routine guards every access itself.
 Spec: WDK, FAST_IO_DISPATCH; Operations That Can Be IRP-Based or Fast I/O.
@@ -11,8 +12,11 @@ Spec: WDK, FAST_IO_DISPATCH; Operations That Can Be IRP-Based or Fast I/O.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kernel_proc.io_manager.completion_port import SIZE_OF_PACKET, PoolCharge
 from kernel_proc.io_manager.irp import IoStatusBlock
 from shared.ioctl_codes import METHOD_IN_DIRECT, METHOD_OUT_DIRECT, method_of
+from shared.nt_status import STATUS_INSUFFICIENT_RESOURCES
+from shared.trace_points import FAST_IO, trace
 
 if TYPE_CHECKING:
     from kernel_proc.io_manager.driver_object import DeviceObject
@@ -35,13 +39,13 @@ def try_fast_io(
     thread: "KThread",
     request: "DeviceControlRequest",
     event: "Event | None",
-) -> bool:
-    """Offer a request to the driver; True if it took it, with the result delivered.
+) -> int | None:
+    """Offer a request to the driver; return its status if it took it, the result delivered.
 
-    The probe of a direct method's buffer may raise RaisedStatus.
+    None if the driver declined. The probe of a direct method's buffer may raise RaisedStatus.
     """
     if request.input is not None or request.output_inline:
-        return False
+        return None
     _probe(thread, request)
     verifier = device.io.verifier
     disabled = (thread.kernel_apc_disable, thread.special_apc_disable)
@@ -62,9 +66,9 @@ def try_fast_io(
         device.processor.unhandled_exception(error, f"the fast I/O routine of {device}")
     if verifier is not None:
         verifier.check_fast_io_returned(thread, disabled, routine)
-    if done:
-        _deliver(file, thread, request, event, iosb)
-    return done
+    if trace.enabled:
+        trace.record(FAST_IO, request.trace_id)
+    return _deliver(file, thread, request, event, iosb) if done else None
 
 
 def _probe(thread: "KThread", request: "DeviceControlRequest") -> None:
@@ -83,13 +87,22 @@ def _deliver(
     request: "DeviceControlRequest",
     event: "Event | None",
     iosb: IoStatusBlock,
-) -> None:
+) -> int:
+    request.user_apc = False
     request.iosb_written = True
-    request.iosb_status = iosb.status
+    request.iosb_status = status = iosb.status
     request.information = iosb.information
+    port = file.completion_port if request.apc_context else None
+    if event is None and port is None:
+        return status
+    if not file.synchronous and request.on_written is not None:
+        request.on_written(request)
     if event is not None:
         event.set()
-    if file.completion_port is not None and request.apc_context:
-        file.completion_port.post(
-            file.completion_key, request.apc_context, iosb.status, iosb.information
-        )
+    if port is not None:
+        process = thread.process
+        if process is None or not process.charge_pool(SIZE_OF_PACKET):
+            return STATUS_INSUFFICIENT_RESOURCES
+        charge = PoolCharge(process, SIZE_OF_PACKET)
+        port.post(file.completion_key, request.apc_context, status, iosb.information, charge)
+    return status

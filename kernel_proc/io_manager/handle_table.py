@@ -6,6 +6,8 @@ Spec: WDK, Object Handles.
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kernel_proc.scheduling.ddi_rules import IRQL_OB_PASSIVE
+from kernel_proc.scheduling.irql import PASSIVE_LEVEL
 from shared.nt_status import (
     STATUS_ACCESS_DENIED,
     STATUS_INVALID_HANDLE,
@@ -64,6 +66,7 @@ def reference_object(
 
     Otherwise the status says why not (WDK: ObReferenceObjectByHandle).
     """
+    thread.processor.require_irql(PASSIVE_LEVEL, "ObReferenceObjectByHandle", IRQL_OB_PASSIVE)
     process = thread.process
     entry = process.handle_table.entries.get(handle) if process is not None else None
     if entry is None:

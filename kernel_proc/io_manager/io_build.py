@@ -66,6 +66,10 @@ def build_device_io_control_request(
     if output_length > LARGEST_MDL:
         return None
     thread = _current_thread(device, "IoBuildDeviceIoControlRequest")
+    verifier = device.io.verifier
+    if verifier is not None and code & 3 != METHOD_NEITHER:
+        verifier.check_control_buffer(input, input_length)
+        verifier.check_control_buffer(output, output_length)
     irp, location = _new_irp(device)
     location.major_function = IRP_MJ_INTERNAL_DEVICE_CONTROL if internal else IRP_MJ_DEVICE_CONTROL
     location.output_buffer_length = output_length
@@ -171,6 +175,8 @@ def _fsd_request(
     location.major_function = major_function
     if major_function in _WITHOUT_BUFFER:
         return irp
+    if device.io.verifier is not None:
+        device.io.verifier.check_fsd_buffer(buffer, length)
     location.length = length
     location.byte_offset = starting_offset
     if device.flags & DO_BUFFERED_IO:

@@ -166,15 +166,18 @@ class Irp(SpecialKernelApc):
 
     def __str__(self) -> str:
         """Show who holds it and in which state, for reports."""
-        where = f"location {self.current_location} of {self.stack_count}"
+        current, count = self.current_location, self.stack_count
+        where = f"location {current} of {count}"
         function = "no function"
-        if 1 <= self.current_location <= self.stack_count:
-            location = self.stack[self.current_location]
+        if self.stack and current:
+            location = self.stack[min(current, count)]  # its function outlives its completion
             function = MAJOR_NAMES.get(location.major_function, f"{location.major_function:#x}")
-            if location.device_object is not None:
+            if current <= count and location.device_object is not None:
                 where += f" at {location.device_object}"
-        elif self.current_location > self.stack_count + 1:
-            where = "completed"
+        if current > count:
+            where = "with its creator" if current == count + 1 else "completed"
+        if not self.stack:
+            where = "freed"
         cancel = ", cancelled" if self.cancel else ""
         return f"IRP {id(self):#x} {function} {where}, {status_name(self.status)}{cancel}"
 

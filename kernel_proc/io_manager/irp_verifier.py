@@ -9,16 +9,35 @@ Spec: WDK, Bug Check 0xC9 DRIVER_VERIFIER_IOMANAGER_VIOLATION; 0xC4; DDI complia
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from kernel_proc.io_manager.irp_flags import (
-    IRP_ALLOCATED_FIXED_SIZE,
-    SL_PENDING_RETURNED,
+from kernel_proc.io_manager.irp_call import DispatchCall, keeper_beneath, latest_call
+from kernel_proc.io_manager.irp_call_rules import check_call
+from kernel_proc.io_manager.irp_flags import SL_PENDING_RETURNED
+from kernel_proc.io_manager.irp_ownership_rules import OwnershipRules
+from kernel_proc.io_manager.verifier_codes import (
+    CANCEL_ROUTINE_OF_IRP_BENEATH,
+    CANCEL_TOO_LATE,
+    COMPLETED_AS_PENDING,
+    COMPLETED_FROM_BENEATH,
+    COMPLETED_TOO_HIGH,
+    COMPLETED_WITH_CANCEL_ROUTINE,
+    COMPLETION_CHANGED_APC_DISABLE,
+    COMPLETION_CHANGED_IRQL,
+    DISPATCH_CHANGED_APC_DISABLE,
+    EVENT_ALREADY_SIGNALED,
+    FAST_IO_CHANGED_APC_DISABLE,
+    INFORMATION_TOO_LARGE,
+    IRQL_CHANGED,
+    MARK_WITHOUT_PENDING,
+    NEITHER_DONE_NOR_PENDING,
+    PENDING_NOT_PROPAGATED,
+    PENDING_WITHOUT_MARK,
+    RETURNED_MINUS_ONE,
+    SPIN_LOCK_RULE,
+    STATUS_DIFFERS,
 )
-from kernel_proc.scheduling.bugcheck import (
-    DRIVER_VERIFIER_DETECTED_VIOLATION,
-    DRIVER_VERIFIER_IOMANAGER_VIOLATION,
-    NO_MORE_IRP_STACK_LOCATIONS,
-)
-from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL, irql_name
+from kernel_proc.scheduling.bugcheck import DRIVER_VERIFIER_DETECTED_VIOLATION
+from kernel_proc.scheduling.call_stack import routine_name
+from kernel_proc.scheduling.irql import DISPATCH_LEVEL, irql_name
 from shared.nt_status import STATUS_PENDING, status_name
 
 if TYPE_CHECKING:
@@ -26,84 +45,29 @@ if TYPE_CHECKING:
     from kernel_proc.io_manager.irp import Irp
     from kernel_proc.io_manager.stack_location import CancelRoutine, CompletionRoutine
     from kernel_proc.scheduling.kthread import KThread
-    from kernel_proc.scheduling.processor import Processor
-
-# 0xC9, parameter 1
-NOT_AN_IRP: Final = 0x01
-FREE_OF_THREAD_IRP: Final = 0x02
-CALL_WITH_BAD_IRP: Final = 0x03
-IRQL_CHANGED: Final = 0x05
-COMPLETED_AS_PENDING: Final = 0x06
-COMPLETED_WITH_CANCEL_ROUTINE: Final = 0x07
-COMPLETED_TOO_HIGH: Final = 0x0E
-CALLED_TOO_HIGH: Final = 0x10
-FORWARDED_WITH_CANCEL_ROUTINE: Final = 0x203
-FREE_OF_IRP_IN_USE: Final = 0x20A
-INITIALIZE_OF_ALLOCATED: Final = 0x20D
-STATUS_DIFFERS: Final = 0x224
-RETURNED_MINUS_ONE: Final = 0x225
-NEITHER_DONE_NOR_PENDING: Final = 0x226
-PENDING_NOT_PROPAGATED: Final = 0x228
-PENDING_WITHOUT_MARK: Final = 0x23D
-MARK_WITHOUT_PENDING: Final = 0x23E
-FORWARDED_AT_APC_LEVEL: Final = 0x302
-EVENT_ALREADY_SIGNALED: Final = 0x307
-REINITIALIZED_IN_USE: Final = 0x310
-REINITIALIZED_BUILT_IRP: Final = 0x311
-INFORMATION_TOO_LARGE: Final = 0x312
-
-# 0xC4, parameter 1
-DISPATCH_CHANGED_APC_DISABLE: Final = 0xC5
-FAST_IO_CHANGED_APC_DISABLE: Final = 0xC6
-CANCEL_TOO_LATE: Final = 0x135
-SPIN_LOCK_RULE: Final = 0x40009
 
 _MINUS_ONE: Final = 0xFFFF_FFFF
 
-
-class _Call:
-    """What is known of one call of a dispatch routine, and what became of its IRP meanwhile."""
-
-    __slots__ = ("completed", "control", "forwarded", "location", "parent", "stack", "status")
-
-    def __init__(self, irp: "Irp", location: int, parent: "_Call | None") -> None:
-        self.location = location
-        self.stack = irp.stack
-        self.parent = parent
-        self.control = 0
-        self.status = 0
-        self.completed = False
-        self.forwarded = False
-
-    def is_marked(self, irp: "Irp") -> bool:
-        """Tell whether the driver marked the IRP pending, then or since."""
-        control = self.control
-        if not self.completed and irp.stack is self.stack:
-            control |= self.stack[self.location].control
-        return bool(control & SL_PENDING_RETURNED)
+# IRQL, thread, its two APC-disable counts, spin locks held.
+ThreadState = tuple[int, "KThread | None", int, int, int]
 
 
-class IrpVerifier:
+class IrpVerifier(OwnershipRules):
     """The checks; each stops the machine or returns."""
 
-    __slots__ = ("_processor",)
-
-    def __init__(self, processor: "Processor") -> None:
-        self._processor = processor
+    __slots__ = ()
 
     def call_driver(self, device: "DeviceObject", irp: "Irp") -> int:
         """Do what `device_stack.call_driver` does, and judge what the driver did."""
-        self._check_call(device, irp)
         # A driver that skips its location forwards from the creator's position, so the position
         # does not tell a new request from a forwarded one; the last call's state does.
-        parent: _Call | None = irp.verifier_record
-        if parent is not None and (parent.completed or parent.stack is not irp.stack):
-            parent = None
+        parent = latest_call(irp)
+        check_call(self._processor, device, irp, parent)
         location = irp.current_location - 1
         irp.current_location = location
         if parent is not None:
             parent.forwarded = True
-        call = irp.verifier_record = _Call(irp, location, parent)
+        call = irp.verifier_record = DispatchCall(irp, location, device, parent)
         event = irp.user_event
         event_was_set = parent is None and event is not None and event.signal_state != 0
         stack_location = irp.stack[location]
@@ -114,53 +78,31 @@ class IrpVerifier:
             status = routine(device, irp)
         except Exception as error:
             self._processor.unhandled_exception(error, f"a dispatch routine of {device}")
-        self._check_thread_state(before, device, irp)
-        self._check_return(call, device, irp, status)
+        call.returned = status
+        if parent is not None:
+            parent.lower_status = status
+        who = f"{routine_name(routine)} of {device}"
+        self._check_thread_state(before, who, irp)
+        self._check_return(call, who, irp, status)
         if event_was_set and status == STATUS_PENDING and not call.completed:
             self._violation(EVENT_ALREADY_SIGNALED, irp, "its event was signalled at issue")
         return status
 
-    def _check_call(self, device: "DeviceObject", irp: "Irp") -> None:
+    def _thread_state(self) -> ThreadState:
         processor = self._processor
-        if processor.irql > DISPATCH_LEVEL:
-            self._violation(CALLED_TOO_HIGH, irp, f"IoCallDriver at {irql_name(processor.irql)}")
-        if not irp.stack:
-            self._violation(CALL_WITH_BAD_IRP, irp, "IoCallDriver with a freed IRP")
-        if irp.current_location <= 1:
-            processor.bug_check(
-                NO_MORE_IRP_STACK_LOCATIONS,
-                id(irp),
-                detail=f"IoCallDriver to {device} with an IRP of {irp.stack_count} locations",
-            )
-        if irp.cancel_routine is not None:
-            self._violation(FORWARDED_WITH_CANCEL_ROUTINE, irp, "forwarded with a cancel routine")
-        if (
-            irp.on_thread_list
-            and processor.irql >= APC_LEVEL
-            and irp.thread is processor.current_thread
-            and not processor.dpc_routine_active
-        ):
-            self._violation(
-                FORWARDED_AT_APC_LEVEL,
-                irp,
-                f"sent at {irql_name(processor.irql)}: the APC that ends it cannot run, and who "
-                "waits for it here waits for ever",
-            )
-
-    def _thread_state(self) -> "tuple[int, KThread | None, int, int]":
-        thread = self._processor.current_thread
+        thread = processor.current_thread
+        held = processor.lock_order.mine() if processor.lock_order is not None else 0
         if thread is None:
-            return self._processor.irql, None, 0, 0
+            return processor.irql, None, 0, 0, held
         return (
-            self._processor.irql,
+            processor.irql,
             thread,
             thread.kernel_apc_disable,
             thread.special_apc_disable,
+            held,
         )
 
-    def _check_thread_state(
-        self, before: "tuple[int, KThread | None, int, int]", device: "DeviceObject", irp: "Irp"
-    ) -> None:
+    def _check_thread_state(self, before: ThreadState, who: str, irp: "Irp") -> None:
         after = self._thread_state()
         if after == before:
             return
@@ -168,26 +110,30 @@ class IrpVerifier:
             self._violation(
                 IRQL_CHANGED,
                 irp,
-                f"a dispatch routine of {device} was called at {irql_name(before[0])} and "
-                f"returned at {irql_name(after[0])}",
+                f"{who} was called at {irql_name(before[0])} and returned at {irql_name(after[0])}",
             )
+        if after[:4] == before[:4]:
+            self._detected(SPIN_LOCK_RULE, irp, f"{who} returned with other locks than it had")
         self._processor.bug_check(
             DRIVER_VERIFIER_DETECTED_VIOLATION,
             DISPATCH_CHANGED_APC_DISABLE,
             id(irp),
             -after[2],
             -before[2],
-            detail=f"a dispatch routine of {device} changed the APC-disable count",
+            detail=f"{who} changed the APC-disable count",
         )
 
-    def _check_return(self, call: _Call, device: "DeviceObject", irp: "Irp", status: int) -> None:
-        who = f"a dispatch routine of {device} returned {status_name(status)}"
+    def _check_return(self, call: DispatchCall, who: str, irp: "Irp", status: int) -> None:
+        who = f"{who} returned {status_name(status)}"
         if status == _MINUS_ONE:
             self._violation(RETURNED_MINUS_ONE, irp, who)
         marked = call.is_marked(irp)
+        below = f"the driver below returned {status_name(call.lower_status)}"
         if status == STATUS_PENDING:
             if not marked and not call.forwarded:
                 self._violation(PENDING_WITHOUT_MARK, irp, f"{who} without IoMarkIrpPending")
+            if not marked and call.lower_status != STATUS_PENDING:
+                self._violation(PENDING_WITHOUT_MARK, irp, f"{who}, {below}")
         elif marked:
             self._violation(MARK_WITHOUT_PENDING, irp, f"{who} after IoMarkIrpPending")
         elif call.completed:
@@ -198,6 +144,8 @@ class IrpVerifier:
             self._violation(
                 NEITHER_DONE_NOR_PENDING, irp, f"{who}, not completed, passed on or pending"
             )
+        elif status != call.lower_status:
+            self._violation(STATUS_DIFFERS, irp, f"{who}, {below}")
 
     def check_complete(self, irp: "Irp") -> None:
         """Check a call of IoCompleteRequest, and note it for the dispatch routine's return."""
@@ -210,7 +158,17 @@ class IrpVerifier:
             self._violation(COMPLETED_AS_PENDING, irp, f"completed with {status_name(irp.status)}")
         if irp.cancel_routine is not None:
             self._violation(COMPLETED_WITH_CANCEL_ROUTINE, irp, "completed with a cancel routine")
-        call: _Call | None = irp.verifier_record
+        keeper = keeper_beneath(irp)
+        if keeper is not None:
+            self._violation(
+                COMPLETED_FROM_BENEATH, irp, f"completed, but passed on to {keeper.device}"
+            )
+        if irp.verifier_record is None:
+            irp.io.note(f"{irp} completed, but never sent by IoCallDriver (0xC9/0x239, a warning)")
+        self._note_completed(irp)
+
+    def _note_completed(self, irp: "Irp") -> None:
+        call: DispatchCall | None = irp.verifier_record
         found = False
         while call is not None and call.stack is irp.stack:
             if not call.completed:
@@ -220,6 +178,37 @@ class IrpVerifier:
                     found = call.completed = True
                     call.status = irp.status
             call = call.parent
+
+    def call_completion_routine(
+        self,
+        routine: "CompletionRoutine",
+        device: "DeviceObject | None",
+        irp: "Irp",
+        context: Any,
+    ) -> int:
+        """Call a completion routine; it must return as it was called."""
+        before = self._thread_state()
+        status = routine(device, irp, context)
+        after = self._thread_state()
+        if after[:4] != before[:4]:
+            self._completion_changed(routine, before, after)
+        return status
+
+    def _completion_changed(
+        self, routine: "CompletionRoutine", before: ThreadState, after: ThreadState
+    ) -> NoReturn:
+        code, was, now = COMPLETION_CHANGED_APC_DISABLE, -before[2], -after[2]
+        what = "the APC-disable count"
+        if after[0] != before[0]:
+            code, was, now, what = COMPLETION_CHANGED_IRQL, before[0], after[0], "the IRQL"
+        self._processor.bug_check(
+            DRIVER_VERIFIER_DETECTED_VIOLATION,
+            code,
+            id(routine),
+            was,
+            now,
+            detail=f"completion routine {routine_name(routine)} changed {what}",
+        )
 
     def check_pending_propagated(
         self, irp: "Irp", control: int, current: int, routine: "CompletionRoutine"
@@ -232,36 +221,25 @@ class IrpVerifier:
             and not irp.stack[current].control & SL_PENDING_RETURNED
         ):
             self._violation(
-                PENDING_NOT_PROPAGATED, irp, f"{routine!r} did not mark the IRP pending"
+                PENDING_NOT_PROPAGATED, irp, f"{routine_name(routine)} did not mark the IRP pending"
             )
 
-    def check_free(self, irp: "Irp") -> None:
-        """Check a call of IoFreeIrp."""
-        if not irp.stack:
-            self._violation(NOT_AN_IRP, irp, "freed twice")
-        if irp.on_thread_list:
-            self._violation(FREE_OF_THREAD_IRP, irp, "freed, but the I/O manager's to free")
-        if irp.current_location <= irp.stack_count:
-            self._violation(FREE_OF_IRP_IN_USE, irp, "freed while a driver has it")
-
-    def check_initialize(self, irp: "Irp") -> None:
-        """Check a call of IoInitializeIrp."""
-        if irp.allocation_flags & IRP_ALLOCATED_FIXED_SIZE:
-            self._violation(INITIALIZE_OF_ALLOCATED, irp, "IoInitializeIrp on IoAllocateIrp's")
-
-    def check_reuse(self, irp: "Irp") -> None:
-        """Check a call of IoReuseIrp."""
-        if not irp.stack:
-            self._violation(NOT_AN_IRP, irp, "IoReuseIrp of a freed IRP")
-        if irp.current_location <= irp.stack_count:
-            self._violation(REINITIALIZED_IN_USE, irp, "IoReuseIrp while a driver has it")
-        if not irp.allocation_flags & IRP_ALLOCATED_FIXED_SIZE:
-            self._violation(REINITIALIZED_BUILT_IRP, irp, "IoReuseIrp on what IoBuild... made")
+    def check_set_cancel(self, irp: "Irp") -> None:
+        """Check a call of IoSetCancelRoutine with a routine."""
+        keeper = keeper_beneath(irp)
+        if keeper is not None:
+            self._violation(
+                CANCEL_ROUTINE_OF_IRP_BENEATH,
+                irp,
+                f"its cancel routine is set, but {keeper.device} has it and may have set its own",
+            )
 
     def check_cancel_returned(self, irp: "Irp", routine: "CancelRoutine") -> None:
         """Check that a cancel routine released the cancel spin lock."""
         if irp.io.cancel_lock.held:
-            self._detected(SPIN_LOCK_RULE, irp, f"{routine!r} kept the cancel spin lock")
+            self._detected(
+                SPIN_LOCK_RULE, irp, f"{routine_name(routine)} kept the cancel spin lock"
+            )
 
     def check_fast_io_returned(
         self, thread: "KThread", before: tuple[int, int], routine: Callable[..., Any]
@@ -273,7 +251,7 @@ class IrpVerifier:
                 FAST_IO_CHANGED_APC_DISABLE,
                 -thread.kernel_apc_disable,
                 -before[0],
-                detail=f"fast I/O routine {routine!r} changed the APC-disable count",
+                detail=f"fast I/O routine {routine_name(routine)} changed the APC-disable count",
             )
 
     def information_too_large(self, irp: "Irp", available: int) -> NoReturn:
@@ -285,13 +263,3 @@ class IrpVerifier:
     def not_completed_in_time(self, irp: "Irp") -> NoReturn:
         """Stop: a driver kept a cancelled IRP for five minutes."""
         self._detected(CANCEL_TOO_LATE, irp, "cancelled, and not completed in time")
-
-    def _violation(self, code: int, irp: "Irp", detail: str) -> NoReturn:
-        self._processor.bug_check(
-            DRIVER_VERIFIER_IOMANAGER_VIOLATION, code, id(irp), detail=f"{irp}: {detail}"
-        )
-
-    def _detected(self, code: int, irp: "Irp", detail: str) -> NoReturn:
-        self._processor.bug_check(
-            DRIVER_VERIFIER_DETECTED_VIOLATION, code, id(irp), detail=f"{irp}: {detail}"
-        )

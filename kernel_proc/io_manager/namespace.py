@@ -12,6 +12,7 @@ from kernel_proc.io_manager.buffering import CopyCounters
 from kernel_proc.io_manager.create_close import delete_file
 from kernel_proc.io_manager.irp_verifier import IrpVerifier
 from kernel_proc.io_manager.registry import register_io_manager
+from kernel_proc.memory.pool import PoolAllocator
 from kernel_proc.scheduling.spinlock import SpinLock
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class IoManager:
 
     `devices` is keyed by the lower-case name. `verifier` is None in free mode: the routines ask
     for it once and are otherwise as short as they can be. `irp_watches` and `close_watches` hold
-    the events of those who wait for a thread's IRPs or a process's files to go away.
+    the events of those who wait for a thread's IRPs or a process's files to go away. `pool` is
+    where drivers allocate.
     """
 
     __slots__ = (
@@ -45,12 +47,14 @@ class IoManager:
         "irp_watches",
         "irps_allocated",
         "notes",
+        "pool",
         "processor",
         "verifier",
     )
 
     def __init__(self, processor: "Processor") -> None:
         self.processor = processor
+        self.pool = PoolAllocator(processor)
         self.devices: dict[str, DeviceObject] = {}
         self.copy_counters = CopyCounters()
         self.irps_allocated = 0
@@ -77,5 +81,6 @@ class IoManager:
             "bytes_copied": self.copy_counters.bytes_copied,
             "information_violations": self.information_violations,
             "detached_irps": self.detached_irps,
+            "pool": self.pool.inspect(),
             "notes": list(self.notes),
         }

@@ -7,11 +7,17 @@ NtRemoveIoCompletion, NtSetIoCompletion.
 
 from typing import TYPE_CHECKING
 
-from kernel_proc.io_manager.completion_port import CompletionPacket, CompletionPort
+from kernel_proc.io_manager.completion_port import (
+    SIZE_OF_PACKET,
+    CompletionPacket,
+    CompletionPort,
+    PoolCharge,
+)
 from kernel_proc.io_manager.file_object import FileObject
 from kernel_proc.io_manager.handle_table import reference_object
 from kernel_proc.io_manager.irp_flags import IO_COMPLETION_ALL_ACCESS, IO_COMPLETION_MODIFY_STATE
 from shared.nt_status import (
+    STATUS_INSUFFICIENT_RESOURCES,
     STATUS_INVALID_PARAMETER,
     STATUS_SUCCESS,
     STATUS_THREAD_IS_TERMINATING,
@@ -53,11 +59,15 @@ def set_file_completion(
 def set_io_completion(
     io: "IoManager", thread: "KThread", port_handle: int, packet: CompletionPacket
 ) -> int:
-    """Queue a packet of the caller's own."""
+    """Queue a packet of the caller's own, charged to its quota until it is taken."""
     status, port = reference_object(thread, port_handle, CompletionPort, IO_COMPLETION_MODIFY_STATE)
-    if port is not None:
-        port.post(*packet)
-    return status
+    process = thread.process
+    if port is None or process is None:
+        return status
+    if not process.charge_pool(SIZE_OF_PACKET):
+        return STATUS_INSUFFICIENT_RESOURCES
+    port.post(*packet, PoolCharge(process, SIZE_OF_PACKET))
+    return STATUS_SUCCESS
 
 
 def remove_io_completion(

@@ -17,6 +17,9 @@ class DeviceControlRequest:
 
     `finished` is False only while an IRP is outstanding; `on_finished` is then called at the end
     of its completion APC. Nothing is called for what was finished when the service returned.
+    `on_written` is called on an overlapped file when the result is there and before others are
+    told of it, by event, packet or APC: always when the service has returned, else only where
+    another thread can be told.
     `iosb_written` tells whether NT would have written the block; otherwise only the value
     returned by the service tells what happened.
     """
@@ -35,6 +38,7 @@ class DeviceControlRequest:
         "iosb_status",
         "iosb_written",
         "on_finished",
+        "on_written",
         "output",
         "output_address",
         "output_inline",
@@ -59,6 +63,7 @@ class DeviceControlRequest:
         on_finished: "Callable[[DeviceControlRequest], object] | None" = None,
         user_apc: bool = False,
         trace_id: int = 0,
+        on_written: "Callable[[DeviceControlRequest], object] | None" = None,
     ) -> None:
         self.handle = handle
         self.control_code = control_code
@@ -71,6 +76,7 @@ class DeviceControlRequest:
         self.event_handle = event_handle
         self.apc_context = apc_context
         self.on_finished = on_finished
+        self.on_written = on_written
         self.user_apc = user_apc
         self.trace_id = trace_id
         self.iosb_written = False

@@ -5,9 +5,10 @@ rights are statuses.
 
 Rules: PASSIVE_LEVEL, in the calling thread, which may wait.
 Spec: WDK, NtCreateFile, NtClose, NtDuplicateObject, NtCreateEvent, NtSetEvent,
-NtWaitForSingleObject, NtCancelIoFile, NtCancelIoFileEx.
+NtWaitForSingleObject, NtCancelIoFile, NtCancelIoFileEx, NtCancelSynchronousIoFile.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from kernel_proc.io_manager.cancellation import cancel_matching, threads_of, wait_for_irps
@@ -33,7 +34,7 @@ from kernel_proc.io_manager.irp_flags import (
 )
 from kernel_proc.io_manager.run_down import close_file_handle, run_down_process, run_down_thread
 from kernel_proc.scheduling.event import Event
-from kernel_proc.scheduling.wait import USER_MODE
+from kernel_proc.scheduling.wait import USER_MODE, DispatcherObject
 from shared.nt_status import (
     STATUS_ACCESS_DENIED,
     STATUS_INVALID_HANDLE,
@@ -52,17 +53,20 @@ __all__ = [
     "DeviceControlRequest",
     "cancel_io_file",
     "cancel_io_file_ex",
+    "cancel_synchronous_io",
     "close_handle",
     "create_event",
     "create_file",
     "device_io_control_file",
     "duplicate_handle",
+    "pulse_event",
     "query_event",
     "reset_event",
     "run_down_process",
     "run_down_thread",
     "set_event",
     "wait_for_object",
+    "waitable_objects",
 ]
 
 _GENERIC: Final = (
@@ -75,16 +79,25 @@ _GENERIC: Final = (
 
 
 def create_file(
-    io: "IoManager", thread: "KThread", name: str, desired_access: int, synchronous: bool
+    io: "IoManager",
+    thread: "KThread",
+    name: str,
+    desired_access: int,
+    synchronous: bool,
+    alertable: bool = False,
 ) -> tuple[int, int]:
-    """Open a device by name; the handle grants what was asked for (as CreateFile opens it)."""
+    """Open a device by name; the handle grants what was asked for (as CreateFile opens it).
+
+    The requests of an `alertable` synchronous file are broken off by user APCs and alerts
+    (NT: FILE_SYNCHRONOUS_IO_ALERT).
+    """
     table = _table(thread)
     if table is None:
         return STATUS_THREAD_IS_TERMINATING, 0
     if len(table.entries) >= table.limit:
         return STATUS_TOO_MANY_OPENED_FILES, 0
     granted = _map_access(desired_access)
-    status, file = open_device(io, thread, name, granted, synchronous)
+    status, file = open_device(io, thread, name, granted, synchronous, alertable)
     if file is None:
         return status, 0
     file.handle_count = 1
@@ -177,10 +190,31 @@ def reset_event(io: "IoManager", thread: "KThread", handle: int) -> int:
     return status
 
 
+def pulse_event(io: "IoManager", thread: "KThread", handle: int) -> int:
+    """Satisfy who waits for an event now, and leave it cleared."""
+    status, event = reference_object(thread, handle, Event, EVENT_MODIFY_STATE)
+    if event is not None:
+        event.pulse()
+    return status
+
+
 def query_event(io: "IoManager", thread: "KThread", handle: int) -> tuple[int, int]:
     """Return an event's state."""
     status, event = reference_object(thread, handle, Event, EVENT_QUERY_STATE)
     return status, event.read_state() if event is not None else 0
+
+
+def waitable_objects(
+    thread: "KThread", handles: Sequence[int]
+) -> tuple[int, list[DispatcherObject]]:
+    """Return what a wait for these handles waits for: events, and the events of files."""
+    objects: list[DispatcherObject] = []
+    for handle in handles:
+        status, target = reference_object(thread, handle, (Event, FileObject), SYNCHRONIZE)
+        if target is None:
+            return status, []
+        objects.append(target.event if isinstance(target, FileObject) else target)
+    return STATUS_SUCCESS, objects
 
 
 def wait_for_object(
@@ -191,11 +225,10 @@ def wait_for_object(
     alertable: bool = True,
 ) -> int:
     """Wait for an event, or for a file: its event, which the end of a request without one sets."""
-    status, target = reference_object(thread, handle, (Event, FileObject), SYNCHRONIZE)
-    if target is None:
+    status, objects = waitable_objects(thread, (handle,))
+    if status != STATUS_SUCCESS:
         return status
-    event: Event = target.event if isinstance(target, FileObject) else target
-    return event.wait(timeout_ns, alertable=alertable, mode=USER_MODE)
+    return objects[0].wait(timeout_ns, alertable=alertable, mode=USER_MODE)
 
 
 def cancel_io_file(io: "IoManager", thread: "KThread", handle: int) -> int:
@@ -222,5 +255,16 @@ def cancel_io_file_ex(
             lambda irp: irp.file_object is file and (request is None or irp.request is request),
         )
         for owner in threads_of(thread.process)
+    )
+    return STATUS_SUCCESS if cancelled else STATUS_NOT_FOUND
+
+
+def cancel_synchronous_io(target: "KThread") -> int:
+    """Cancel the request on a synchronous file that a thread is in; do not wait.
+
+    STATUS_NOT_FOUND if it is in none.
+    """
+    cancelled = cancel_matching(
+        target, lambda irp: irp.file_object is not None and irp.file_object.synchronous
     )
     return STATUS_SUCCESS if cancelled else STATUS_NOT_FOUND

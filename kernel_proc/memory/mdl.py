@@ -32,6 +32,7 @@ from kernel_proc.scheduling.bugcheck import (
     DRIVER_LEFT_LOCKED_PAGES_IN_PROCESS,
     PROCESS_HAS_LOCKED_PAGES,
 )
+from kernel_proc.scheduling.call_stack import calling_driver
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL
 from kernel_proc.scheduling.process import KProcess
 from kernel_proc.scheduling.processor import Processor
@@ -58,7 +59,8 @@ class Mdl:
     """One buffer; the fields are the MDL's.
 
     `buffer` is the pool block described, None for a user buffer. `process` is whose pages are
-    locked, None while they are not and for kernel memory.
+    locked, None while they are not and for kernel memory; `locked_by`, which only the verifier
+    notes, the driver's code that did it.
     """
 
     __slots__ = (
@@ -66,6 +68,7 @@ class Mdl:
         "byte_count",
         "byte_offset",
         "locked_arenas",
+        "locked_by",
         "mapped_system_va",
         "mdl_flags",
         "next",
@@ -87,6 +90,7 @@ class Mdl:
         self.process: KProcess | None = None
         self.mapped_system_va: SystemMapping | None = None
         self.locked_arenas: list[ArenaMapping] = []
+        self.locked_by = ""
 
     @property
     def virtual_address(self) -> int:
@@ -253,7 +257,7 @@ def check_no_locked_pages(process: KProcess) -> None:
             DRIVER_LEFT_LOCKED_PAGES_IN_PROCESS,
             p3=left.virtual_address,
             p4=process.locked_pages,
-            detail=detail,
+            detail=f"{detail}, locked by {left.locked_by or 'the I/O manager'}",
         )
     processor.bug_check(
         PROCESS_HAS_LOCKED_PAGES, process.number, process.locked_pages, detail=detail
@@ -286,6 +290,8 @@ def _lock_user_pages(mdl: Mdl, is_write: bool) -> None:
     mdl.process = process
     process.locked_pages += mdl.page_count
     space.locked_mdls[mdl] = None
+    if mdl.processor.verifier:
+        mdl.locked_by = calling_driver()
 
 
 def _make_mapping(mdl: Mdl) -> SystemMapping:

@@ -8,6 +8,7 @@ Spec: WDK: ExAllocatePoolWithTag, ExAllocatePoolWithQuotaTag, ExFreePoolWithTag;
 0xC4 (0x00 to 0x14, 0x60, 0x62).
 """
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.scheduling.bugcheck import BAD_POOL_CALLER, DRIVER_VERIFIER_DETECTED_VIOLATION
@@ -39,15 +40,19 @@ _GUARD_AND_ROUNDING: Final = 31  # no block begins where another ends
 
 
 class PoolBlock(bytearray):
-    """One allocation: its bytes, the kernel address it goes by, and who is charged."""
+    """One allocation: its bytes, the kernel address it goes by, and who is charged.
 
-    __slots__ = ("address", "charged", "pool_type", "size", "tag")
+    `module` is the code that asked for it, which only the verifier notes.
+    """
+
+    __slots__ = ("address", "charged", "module", "pool_type", "size", "tag")
 
     address: int
     size: int
     tag: str
     pool_type: int
     charged: KProcess | None
+    module: str
 
     def __repr__(self) -> str:
         return f"<pool block {self.address:#x} of {self.size} bytes, tag {self.tag!r}>"
@@ -85,6 +90,7 @@ class PoolAllocator:
         block.tag = tag
         block.pool_type = pool_type
         block.charged = None
+        block.module = _calling_module() if processor.verifier else ""
         self.blocks[address] = block
         return block
 
@@ -120,15 +126,25 @@ class PoolAllocator:
             usage[block.tag] = (count + 1, size + block.size)
         return usage
 
-    def require_freed(self, tag: str, owner: str) -> None:
-        """Verifier: stop the machine if `owner` unloads and leaves blocks of its tag."""
-        count, size = self.usage().get(tag, (0, 0))
-        if count and self._processor.verifier:
+    def require_freed(self, module: str, owner: str) -> None:
+        """Verifier: stop the machine if `owner`, whose code is `module`, unloads and leaves blocks.
+
+        As the verifier's calls are told from a driver's by their return addresses, so are blocks
+        here by the module that asked for them; those of a package are its modules'.
+        """
+        left = [
+            block
+            for block in self.blocks.values()
+            if block.module == module or block.module.startswith(f"{module}.")
+        ]
+        if left and self._processor.verifier:
+            size = sum(block.size for block in left)
+            tags = ", ".join(sorted({repr(block.tag) for block in left}))
             self._processor.bug_check(
                 DRIVER_VERIFIER_DETECTED_VIOLATION,
                 _NOT_FREED_AT_UNLOAD,
-                p4=count,
-                detail=f"{owner} leaves {count} blocks, {size} bytes, of tag {tag!r}",
+                p4=len(left),
+                detail=f"{owner} leaves {len(left)} blocks of pool, {size} bytes, tags {tags}",
             )
 
     def inspect(self) -> dict[str, Any]:
@@ -175,3 +191,12 @@ class PoolAllocator:
             )
         code = _ALREADY_FREED if freed else _BAD_ADDRESS
         processor.bug_check(BAD_POOL_CALLER, code, p4=block.address, detail=detail)
+
+
+def _calling_module() -> str:
+    """Return the name of the module that called this one."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
+        frame = frame.f_back
+    name = frame.f_globals.get("__name__")
+    return name if isinstance(name, str) else ""

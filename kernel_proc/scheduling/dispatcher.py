@@ -304,6 +304,7 @@ class Dispatcher:
         """Return plain figures, one line per thread, and who can never wake."""
         stuck = (describe_stuck(thread) for thread in self.waiting_threads())
         work_queues = self._processor.work_queues
+        dpc_thread = self._processor.dpc_thread
         return {
             "passes": self.passes,
             "switches": self.switches,
@@ -313,5 +314,6 @@ class Dispatcher:
                 thread.describe() for thread in sorted(self.threads, key=lambda t: t.number)
             ],
             "stuck": [text for text in stuck if text is not None],
+            "threaded_dpcs": dpc_thread.inspect() if dpc_thread is not None else {},
             "work_queues": work_queues.inspect() if work_queues is not None else {},
         }

@@ -74,7 +74,7 @@ class Dpc:
         if (
             self.importance != LOW_IMPORTANCE
             or len(queue) >= processor.dpc_depth_limit
-            or few_dpcs_requested(processor)
+            or few_dpcs_requested(processor, len(queue) - 1)
         ):
             processor.pending |= DPC_REQUESTED
             if processor.irql < DISPATCH_LEVEL:
@@ -104,10 +104,12 @@ class Dpc:
         return STATUS_SUCCESS
 
 
-def few_dpcs_requested(processor: "Processor") -> bool:
-    """Tell whether DPCs come so rarely that one of low importance need not wait for others."""
-    requests = processor.dpcs + len(processor.dpc_queue)
-    rate = processor.dpc_rate.update(processor.clock.now_ns(), requests)
+def few_dpcs_requested(processor: "Processor", waiting: int) -> bool:
+    """Tell whether DPCs come so rarely that one of low importance need not wait for others.
+
+    `waiting` is how many were in the queue before it.
+    """
+    rate = processor.dpc_rate.update(processor.clock.now_ns(), processor.dpcs + waiting)
     return rate < processor.minimum_dpc_rate
 
 

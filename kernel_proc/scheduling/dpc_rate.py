@@ -11,7 +11,6 @@ Spec: WDK, Organization of DPC Queues (minimum request rate). NT: KiMinimumDpcRa
 from typing import Final
 
 TICK_NS: Final = 15_625_000
-_TICKS_REMEMBERED: Final = 64  # the rate has settled by then
 
 
 class DpcRate:
@@ -31,8 +30,16 @@ class DpcRate:
         if passed > 0:
             # Fewer than before: some were taken out again and never ran.
             each, left_over = divmod(max(0, requests - self._requests), passed)
-            for number in range(max(0, passed - _TICKS_REMEMBERED), passed):
-                self.rate = (self.rate + each + (number < left_over)) >> 1
+            self._tick_by(left_over, each + 1)
+            self._tick_by(passed - left_over, each)
             self._tick = tick
             self._requests = requests
         return self.rate
+
+    def _tick_by(self, ticks: int, requests: int) -> None:
+        # Some dozen steps at most: then it has settled, however long the silence was.
+        for _ in range(ticks):
+            before = self.rate
+            self.rate = (before + requests) >> 1
+            if self.rate == before:
+                return

@@ -6,6 +6,7 @@ Spec: WDK, Event Objects; KeSetEvent.
 
 from typing import TYPE_CHECKING, Final
 
+from kernel_proc.scheduling.ddi_rules import IRQL_KE_DISPATCH_LTE
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL
 from kernel_proc.scheduling.wait import DispatcherObject
 from shared.nt_status import STATUS_SUCCESS
@@ -45,7 +46,7 @@ class Event(DispatcherObject):
 
     def reset(self) -> int:
         """Clear it; return the previous state (WDK: KeResetEvent)."""
-        self.processor.require_irql(DISPATCH_LEVEL, "KeResetEvent")
+        self.processor.require_irql(DISPATCH_LEVEL, "KeResetEvent", IRQL_KE_DISPATCH_LTE)
         previous = self.signal_state
         self.signal_state = 0
         return previous
@@ -54,7 +55,7 @@ class Event(DispatcherObject):
         """Clear it (WDK: KeClearEvent)."""
         processor = self.processor
         if processor.irql > DISPATCH_LEVEL:
-            processor.irql_violation(DISPATCH_LEVEL, "KeClearEvent")
+            processor.irql_violation(DISPATCH_LEVEL, "KeClearEvent", IRQL_KE_DISPATCH_LTE)
         self.signal_state = 0
 
     def pulse(self, increment: int = 0) -> int:
@@ -68,5 +69,5 @@ class Event(DispatcherObject):
 
     def read_state(self) -> int:
         """Return the state, zero or one (WDK: KeReadStateEvent)."""
-        self.processor.require_irql(DISPATCH_LEVEL, "KeReadStateEvent")
+        self.processor.require_irql(DISPATCH_LEVEL, "KeReadStateEvent", IRQL_KE_DISPATCH_LTE)
         return self.signal_state

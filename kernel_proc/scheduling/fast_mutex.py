@@ -10,6 +10,7 @@ Spec: WDK, Fast Mutexes and Guarded Mutexes; ExAcquireFastMutex.
 from typing import Final
 
 from kernel_proc.scheduling.irql import APC_LEVEL
+from kernel_proc.scheduling.lock_order import BARE, PLAIN
 from kernel_proc.scheduling.owned_lock import OwnedLock
 
 _ACQUIRED_ABOVE_APC: Final = 0x33  # verifier 0xC4
@@ -29,6 +30,7 @@ class FastMutex(OwnedLock):
         """Take it, waiting if need be; the IRQL becomes APC_LEVEL."""
         if self.processor.verifier:
             self._verify_acquire("ExAcquireFastMutex")
+            self._note_taken(PLAIN)
         self._raise_and_take()
 
     def try_acquire(self) -> bool:
@@ -38,6 +40,7 @@ class FastMutex(OwnedLock):
         if self.count != 1:
             return False
         self._raise_and_take()
+        self._note_taken(PLAIN, tried=True)
         return True
 
     def release(self) -> None:
@@ -46,18 +49,21 @@ class FastMutex(OwnedLock):
         if processor.verifier:
             fine = processor.irql == APC_LEVEL
             self._verify(fine, _RELEASED_NOT_AT_APC, "ExReleaseFastMutex")
+            self._note_given(PLAIN)
         self._give_and_lower()
 
     def acquire_unsafe(self) -> None:
         """Take it without touching the IRQL: APC_LEVEL already, or in a critical region."""
         if self.processor.verifier:
             self._verify_unsafe(_UNSAFE_ACQUIRE, "ExAcquireFastMutexUnsafe")
+            self._note_taken(BARE)
         self._take()
 
     def release_unsafe(self) -> None:
         """Give it back without touching the IRQL."""
         if self.processor.verifier:
             self._verify_unsafe(_UNSAFE_RELEASE, "ExReleaseFastMutexUnsafe")
+            self._note_given(BARE)
         self._give()
 
     def _verify_acquire(self, routine: str) -> None:

@@ -11,6 +11,7 @@ Spec: WDK, Fast Mutexes and Guarded Mutexes; KeAcquireGuardedMutex.
 from typing import TYPE_CHECKING, Final
 
 from kernel_proc.scheduling.irql import APC_LEVEL
+from kernel_proc.scheduling.lock_order import BARE, PLAIN
 from kernel_proc.scheduling.owned_lock import OwnedLock
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class GuardedMutex(OwnedLock):
         """Take it, waiting if need be; no APC of any kind comes until it is released."""
         processor = self.processor
         processor.require_irql(APC_LEVEL, "KeAcquireGuardedMutex", _ABOVE_APC)
+        self._note_taken(PLAIN)
+        self._enter()
+
+    def _enter(self) -> None:
+        processor = self.processor
         if processor.guarded_mutexes_at_apc_level:
             self._raise_and_take()
         else:
@@ -44,17 +50,19 @@ class GuardedMutex(OwnedLock):
         self.processor.require_irql(APC_LEVEL, "KeTryToAcquireGuardedMutex", _ABOVE_APC)
         if self.count != 1:
             return False
-        self.acquire()
+        self._enter()
+        self._note_taken(PLAIN, tried=True)
         return True
 
     def release(self) -> None:
         """Give it back; APCs held back by it come before this returns."""
         processor = self.processor
         processor.require_irql(APC_LEVEL, "KeReleaseGuardedMutex", _ABOVE_APC)
+        if processor.verifier:
+            fine = processor.irql == APC_LEVEL or not processor.guarded_mutexes_at_apc_level
+            self._verify(fine, _RELEASED_NOT_AT_APC, "KeReleaseGuardedMutex")
+            self._note_given(PLAIN)
         if processor.guarded_mutexes_at_apc_level:
-            if processor.verifier:
-                fine = processor.irql == APC_LEVEL
-                self._verify(fine, _RELEASED_NOT_AT_APC, "KeReleaseGuardedMutex")
             self._give_and_lower()
         else:
             thread = self._thread()
@@ -64,11 +72,13 @@ class GuardedMutex(OwnedLock):
     def acquire_unsafe(self) -> None:
         """Take it; all APCs are off already (WDK: KeAcquireGuardedMutexUnsafe)."""
         self._require_apcs_off(_UNSAFE_ACQUIRE, "KeAcquireGuardedMutexUnsafe")
+        self._note_taken(BARE)
         self._take()
 
     def release_unsafe(self) -> None:
         """Give it back; APCs stay off (WDK: KeReleaseGuardedMutexUnsafe)."""
         self._require_apcs_off(_UNSAFE_RELEASE, "KeReleaseGuardedMutexUnsafe")
+        self._note_given(BARE)
         self._give()
 
     def _thread(self) -> "KThread":

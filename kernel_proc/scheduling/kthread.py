@@ -224,6 +224,8 @@ class KThread(DispatcherObject):
         self._entries.clear()
         for mutex in list(self.mutexes):
             mutex.abandon()
+        if self.processor.lock_order is not None:
+            self.processor.lock_order.thread_ended(self)
         for queue in (self.special_apcs, self.normal_apcs, self.user_apcs):
             while queue:
                 queue.popleft().run_down()

@@ -6,6 +6,7 @@ Spec: WDK, Introduction to Mutex Objects; KeInitializeMutex, KeReleaseMutex.
 
 from typing import TYPE_CHECKING
 
+from kernel_proc.scheduling.ddi_rules import IRQL_KE_DISPATCH_LTE
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL
 from kernel_proc.scheduling.raised_status import RaisedStatus
 from kernel_proc.scheduling.wait import DispatcherObject
@@ -54,7 +55,7 @@ class Mutex(DispatcherObject):
         STATUS_MUTANT_NOT_OWNED is raised if the calling thread is not the owner.
         """
         processor = self.processor
-        processor.require_irql(DISPATCH_LEVEL, "KeReleaseMutex")
+        processor.require_irql(DISPATCH_LEVEL, "KeReleaseMutex", IRQL_KE_DISPATCH_LTE)
         if self.owner is None or self.owner is not processor.current_thread:
             raise RaisedStatus(STATUS_MUTANT_NOT_OWNED)
         previous = self.signal_state

@@ -58,6 +58,17 @@ class OwnedLock:
         """Tell whether waiting for `waited` is waiting for this lock."""
         return waited is self._released
 
+    # The record of who holds what: before a wait, so that it is found though it never ends
+
+    def _note_taken(self, form: str, tried: bool = False) -> None:
+        if self.processor.lock_order is not None:
+            self.processor.lock_order.take(self, form, tried=tried)
+
+    def _note_given(self, form: str) -> None:
+        processor = self.processor
+        if processor.lock_order is not None and self.owner is processor.current_thread:
+            processor.lock_order.give(self, form)
+
     # Taking and giving, the IRQL left alone
 
     def _take(self) -> None:
@@ -77,7 +88,7 @@ class OwnedLock:
         if self.processor.verifier and self.owner is not self.processor.current_thread:
             self._not_the_owner()
         self.owner = None
-        if self._waiters > self._released.signal_state:
+        if self._waiters:
             self._released.set()
         else:
             self.count = 1

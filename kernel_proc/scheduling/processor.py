@@ -18,10 +18,12 @@ from kernel_proc.scheduling.bugcheck import (
     KMODE_EXCEPTION_NOT_HANDLED,
     BugCheck,
 )
+from kernel_proc.scheduling.call_stack import calling_driver
 from kernel_proc.scheduling.dispatcher import Deadlock, Dispatcher
 from kernel_proc.scheduling.dpc_rate import DpcRate
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL, PASSIVE_LEVEL, irql_name
 from kernel_proc.scheduling.kernel_clock import KernelClock
+from kernel_proc.scheduling.lock_order import LockOrder
 from kernel_proc.scheduling.pending import (
     APC_REQUESTED,
     DPC_REQUESTED,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 # Verifier 0xC4 sub-codes for KeRaiseIrql and KeLowerIrql.
 _BAD_RAISE: Final = 0x30
 _BAD_LOWER: Final = 0x31
+
+_DRIVER_FRAMES: Final = 2  # of a report
 
 __all__ = ["Deadlock", "Processor"]
 
@@ -69,6 +73,7 @@ class Processor:
         "guarded_mutexes_at_apc_level",
         "interrupts",
         "irql",
+        "lock_order",
         "minimum_dpc_rate",
         "owned_locks",
         "pending",
@@ -101,6 +106,7 @@ class Processor:
         self.threaded_dpcs = threaded_dpcs
         self.dispatch_rules_from = DISPATCH_LEVEL  # lower while a threaded DPC is verified
         self.guarded_mutexes_at_apc_level = guarded_mutexes_at_apc_level
+        self.lock_order = LockOrder(self) if verifier else None
         self.owned_locks: weakref.WeakSet[OwnedLock] = weakref.WeakSet()
         self.work_queues: WorkQueues | None = None
         self.raised_lines: list[Interrupt] = []
@@ -255,6 +261,7 @@ class Processor:
         report = {
             "detail": detail,
             "routine": self._calling_routine(),
+            "driver": calling_driver(_DRIVER_FRAMES) or "none on the stack",
             "irql": irql_name(self.irql),
             "in_dpc": self.in_dpc(),
             "thread": str(thread) if thread is not None else "none (idle)",

@@ -114,6 +114,13 @@ class DpcThread:
         """Tell whether a routine has begun and not ended, or one is to run."""
         return self._in_routine or bool(self.queue)
 
+    def inspect(self) -> dict[str, Any]:
+        """Return what is queued and whether a routine is running."""
+        return {
+            "queued": [repr(dpc.routine) for dpc in self.queue],
+            "in_routine": self._in_routine,
+        }
+
     def queue_dpc(self, dpc: ThreadedDpc) -> None:
         """Put a DPC into the queue and have it emptied as its importance asks."""
         if dpc.importance == HIGH_IMPORTANCE:
@@ -125,7 +132,7 @@ class DpcThread:
         if (
             dpc.importance != LOW_IMPORTANCE
             or len(self.queue) >= processor.dpc_depth_limit
-            or few_dpcs_requested(processor)
+            or few_dpcs_requested(processor, len(self.queue) - 1)
         ):
             wake_dpc.importance = MEDIUM_IMPORTANCE
             if not wake_dpc.insert():  # it waits there for others of low importance

@@ -6,6 +6,7 @@ Spec: WDK, Timer Objects and DPCs; KeSetTimerEx.
 
 from typing import TYPE_CHECKING
 
+from kernel_proc.scheduling.ddi_rules import IRQL_KE_DISPATCH_LTE
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL
 from kernel_proc.scheduling.timer_queue import Deadline
 from kernel_proc.scheduling.wait import DispatcherObject
@@ -40,6 +41,11 @@ class Timer(DispatcherObject):
         """Tell whether it stands in the timer queue."""
         return self._deadline is not None and self._deadline.target is not None
 
+    @property
+    def dpc(self) -> "Dpc | None":
+        """The DPC it queues when it expires."""
+        return self._dpc
+
     def set(self, due_ns: int, *, period_ns: int = 0, dpc: "Dpc | None" = None) -> bool:
         """Start it, `due_ns` from now; True if it was set already (WDK: KeSetTimerEx)."""
         was_set = self.cancel()
@@ -51,7 +57,7 @@ class Timer(DispatcherObject):
 
     def cancel(self) -> bool:
         """Stop it; True if it was set (WDK: KeCancelTimer)."""
-        self.processor.require_irql(DISPATCH_LEVEL, "KeCancelTimer")
+        self.processor.require_irql(DISPATCH_LEVEL, "KeCancelTimer", IRQL_KE_DISPATCH_LTE)
         deadline = self._deadline
         self._deadline = None
         return deadline is not None and self.processor.dispatcher.timers.cancel(deadline)

@@ -188,9 +188,10 @@ class WorkQueue:
         The time counts for each worker.
         """
         self._stopping = True
+        if self.workers:
+            self._ready.release(len(self.workers))  # none is left waiting, whoever takes which
         while self.workers:
             worker = next(iter(self.workers))
-            self._ready.release()
             if worker.wait(timeout_ns) == STATUS_TIMEOUT:
                 return False
         self._stopping = False

@@ -23,6 +23,7 @@ from shared.envelope import (
     VERSION,
     Header,
 )
+from shared.trace_points import ANSWER_SENT, COMPLETION_SENT, trace
 
 #: What `send` returns. FULL: the peer does not read. GONE: there is no such peer any more.
 SENT: Final = 0
@@ -93,6 +94,8 @@ class Answers:
         result = self._send(caller.identity, header, payload)
         if result != SENT:
             self._count_lost(session, result)
+        if trace.enabled:
+            trace.record(ANSWER_SENT, request_id)
 
     def reply_pending(self, caller: UserThread, request_id: int, status: int, flags: int) -> None:
         """Send the first of two answers; the request stays in flight until `complete`."""
@@ -103,6 +106,8 @@ class Answers:
         self.send_plain(
             session, caller.identity, caller.credentials, request_id, status, flags=flags
         )
+        if trace.enabled:
+            trace.record(ANSWER_SENT, request_id)
 
     def send_plain(
         self,
@@ -181,6 +186,8 @@ class Answers:
         )
         session.held_completions.append((header, payload))
         self.send_held(session)
+        if trace.enabled:
+            trace.record(COMPLETION_SENT, request_id)
 
     def send_held(self, session: Session) -> None:
         """Send what the listener has not been sent, in order, as far as it takes it."""

@@ -8,12 +8,13 @@ Rules: one OS thread, which runs the processor inside `exchange`.
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kernel_proc.memory.arenas import ArenaGrant
 from kernel_proc.memory.private_memory import PrivateMemory
 from kernel_proc.scheduling.processor import Processor
+from kernel_proc.scheduling.timer import Timer
 from kernel_proc.server.answers import GONE, SENT, UNANSWERED
 from kernel_proc.server.reception import Reception
 from kernel_proc.server.rundown import Rundown
@@ -103,6 +104,17 @@ class InProcessSession:
         """Take the next message for the listener, if one is there now."""
         inbox = self._outboxes.open(self._identity(_LISTENER))
         return inbox.popleft() if inbox else None
+
+    def run(self, predicate: Callable[[], bool], timeout_ns: int | None = None) -> bool:
+        """Run the kernel until the predicate holds; False when its clock passed the limit."""
+        if timeout_ns is None:
+            self._processor.run_until(predicate)
+            return True
+        limit = Timer(self._processor)
+        limit.set(timeout_ns)
+        self._processor.run_until(lambda: predicate() or bool(limit.signal_state))
+        limit.cancel()
+        return predicate()
 
     # What the lifeline carries
 

@@ -32,7 +32,8 @@ class UserThread:
     """A calling thread of a session: its socket's identity and its KTHREAD.
 
     `queued` holds the ids of its requests that have not been answered, the one being served
-    first; `active` what that one waits in, once it has begun; `abandoned` those given up before.
+    first; `active` what that one is in, once it has begun: a device control request, or the
+    objects of a wait; `abandoned` those given up before.
     A thread that is `leaving` has said so, and nothing more is taken from it.
     """
 

@@ -16,15 +16,9 @@ from typing import Any, Final
 from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.scheduling.kthread import create_user_thread
 from kernel_proc.server.answers import UNANSWERED, Answers, Send
-from kernel_proc.server.services import (
-    RELIEVING,
-    SERVICES,
-    Door,
-    Request,
-    Service,
-    cancel_synchronous,
-    thread_exit,
-)
+from kernel_proc.server.giving_up import give_up
+from kernel_proc.server.service_types import Door, Request, Service
+from kernel_proc.server.services import RELIEVING, SERVICES, thread_exit
 from kernel_proc.server.session import (
     CREDENTIALS,
     LISTENER_THREAD,
@@ -52,6 +46,7 @@ from shared.nt_status import (
     STATUS_THREAD_IS_TERMINATING,
     STATUS_TOO_MANY_THREADS,
 )
+from shared.trace_points import KERNEL_RECEIVED, trace
 
 # What a request says beyond magic, version and credentials, which are compared as bytes: kind,
 # flags, file_handle, request_id, control_code, event_handle, input_address, output_address,
@@ -113,6 +108,8 @@ class SessionServer:
         payload = frames[1] if len(frames) > 1 else b""
         self.wire_bytes_in += _SIZE + len(payload)
         session = caller.session
+        if trace.enabled:
+            trace.record(KERNEL_RECEIVED, request[3])
         if request[11] != session.completions_taken:
             session.take_credit(request[11])
             if session.held_completions:
@@ -153,7 +150,7 @@ class SessionServer:
             self.answers.echo(caller, header, frames[1] if len(frames) == 2 else b"")
         elif kind == KIND_CANCEL_SYNCHRONOUS and len(frames) == 1:
             self.immediate += 1
-            cancel_synchronous(caller, _unpack(header)[3])
+            give_up(caller, _unpack(header)[3])
         elif kind == KIND_THREAD_EXIT and len(frames) == 1:
             caller.leaving = True
             del self._callers[caller.identity]

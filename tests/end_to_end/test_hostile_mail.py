@@ -20,7 +20,7 @@ from shared.envelope import (
     make_header,
     parse_header,
 )
-from shared.nt_status import STATUS_INVALID_CONNECTION, STATUS_NOT_SUPPORTED
+from shared.nt_status import STATUS_INVALID_CONNECTION, STATUS_INVALID_HANDLE
 from tests.end_to_end.conftest import wait_until
 from user_proc.process import UserProcess
 
@@ -142,5 +142,5 @@ def test_more_requests_than_allowed_are_refused_one_by_one(kernel: Any, context:
             )
         answers = [parse_header(socket.recv()) for _ in range(count)]
         assert {answer.request_id for answer in answers} == set(range(count))
-        assert STATUS_NOT_SUPPORTED in {answer.status for answer in answers}
+        assert STATUS_INVALID_HANDLE in {answer.status for answer in answers}
         assert process.echo(b"x") == b"x"

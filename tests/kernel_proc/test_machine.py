@@ -11,7 +11,7 @@ from kernel_proc import machine as machine_module
 from kernel_proc.machine import Machine, raise_descriptor_limit
 from kernel_proc.settings import KernelSettings
 from shared.envelope import KIND_DEQUEUE, make_header, parse_header
-from shared.nt_status import STATUS_NOT_SUPPORTED
+from shared.nt_status import STATUS_INVALID_HANDLE
 
 
 def ask(door: Any) -> int:
@@ -23,7 +23,7 @@ def ask(door: Any) -> int:
 def test_every_room_shows_itself_as_plain_values():
     machine = Machine(in_process=True)
     door = machine.connect_in_process("shown")
-    assert ask(door) == STATUS_NOT_SUPPORTED
+    assert ask(door) == STATUS_INVALID_HANDLE
     state = json.loads(json.dumps(machine.inspect()))
     (session,) = state["server"]["sessions"]
     assert session["process"] == "shown"
@@ -39,7 +39,7 @@ def test_machines_in_one_process_know_nothing_of_each_other():
     assert doors[0].welcome.session == doors[1].welcome.session == 1
     assert doors[0].welcome.epoch != doors[1].welcome.epoch
     doors[0].close()
-    assert ask(doors[1]) == STATUS_NOT_SUPPORTED
+    assert ask(doors[1]) == STATUS_INVALID_HANDLE
     doors[1].close()
 
 

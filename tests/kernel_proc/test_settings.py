@@ -27,7 +27,10 @@ def test_every_setting_is_an_option():
             value = "900"
         if setting.name == "max_payload_bytes":
             value = "65536"
-        arguments += [option] if setting.name == "verifier" else [option, value]
+        if isinstance(setting.default, bool):
+            arguments.append(option.replace("--", "--no-", 1) if setting.default else option)
+        else:
+            arguments += [option, value]
     settings = parse_command_line(arguments).settings
     defaults = KernelSettings()
     unchanged = [

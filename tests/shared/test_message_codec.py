@@ -22,7 +22,7 @@ GOLDEN: list[tuple[Any, str]] = [
     (m.ArenaMapped(2, 9, 0x7F0000000000), "95 06 01 02 09 cf00007f0000000000"),
     (m.FreeArena(3, 9), "94 07 01 03 09"),
     (m.Done(3, 0, ""), "95 08 01 03 00 a0"),
-    (m.BenchmarkRun("irp", 1, 64, 1000, 10), "97 14 01 a3 697270 01 40 cd03e8 0a"),
+    (m.BenchmarkRun("irp", 1, 64, 1000, 10), "98 14 01 a3 697270 01 40 cd03e8 0a 01"),
     (m.Counters(1, 2, 3, 4, 5, 6, 7, 8), "9a 15 01 01 02 03 04 05 06 07 08"),
 ]  # fmt: skip
 

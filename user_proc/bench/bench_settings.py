@@ -6,7 +6,16 @@ Rules: counts are per row unless they say otherwise; times are integer nanosecon
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from user_proc.bench.row_plan import FloorSpec, RowSpec, extra_floors, plan_rows
+from user_proc.bench.full_plan import (
+    BASE,
+    extra_floors,
+    kernel_row,
+    open_loop_rows,
+    plan_rows,
+    stage_rows,
+)
+from user_proc.bench.row_plan import FloorSpec, RowSpec
+from user_proc.bench.timed_loops import SENDER_SPIN_NS
 
 _SECOND: Final = 1_000_000_000
 
@@ -33,6 +42,8 @@ class BenchSettings:
     floors: tuple[FloorSpec, ...]
     kernel_cpu: int | None = None
     user_cpu: int | None = None
+    rate_per_s: float | None = None
+    stage_rows: tuple[RowSpec, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -44,6 +55,19 @@ class BenchSettings:
         """Return how many operations of a row are performed in a round before or without timing."""
         return self.warmup_operations + self.blocks_per_round * self.block_warmup_operations
 
+    @property
+    def interval_ns(self) -> int:
+        """Return the distance of the intended starts of an open loop, 0 in a closed one."""
+        return round(_SECOND / self.rate_per_s) if self.rate_per_s else 0
+
+    def scheduled(self, rate_per_s: float) -> "BenchSettings":
+        """Return a run that starts so many requests a second, whether the last has ended or not."""
+        return replace(self, rate_per_s=rate_per_s, rows=open_loop_rows())
+
+    def with_stages(self) -> "BenchSettings":
+        """Return the same run with stage times of sampled requests."""
+        return replace(self, stage_rows=stage_rows())
+
     def pinned(self, kernel_cpu: int, user_cpu: int) -> "BenchSettings":
         """Return the same run with kernel and user on one processor core each."""
         return replace(self, kernel_cpu=kernel_cpu, user_cpu=user_cpu)
@@ -51,17 +75,17 @@ class BenchSettings:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values; rows and floors stand in their own parts."""
         values = asdict(self)
-        del values["rows"], values["floors"]
+        del values["rows"], values["floors"], values["stage_rows"]
         return {
             "tool": "softhca bench",
             **values,
             "blocks": self.blocks,
-            "loop": "closed",
+            "loop": "open" if self.rate_per_s else "closed",
             "transport": "ipc",
             "wait_mode": "blocking",
-            "spin_ns": 0,
+            "spin_ns": SENDER_SPIN_NS if self.rate_per_s else 0,
             "payload_touched": True,
-            "kernel_mode": "free",
+            "stages": bool(self.stage_rows),
         }
 
 
@@ -96,14 +120,8 @@ def quick_run() -> BenchSettings:
 
 
 def tiny_run() -> BenchSettings:
-    """Return a run of four rows and a handful of operations: it shows that all parts work."""
-    rows = plan_rows()
-    wanted = {
-        ("irp", "buffered", "arena", "inline", 64),
-        ("irp", "neither", "private", "inline", 4096),
-        ("irp", "neither", "none", "dpc", 64),
-        ("direct", "none", "none", "dpc", 64),
-    }
+    """Return a run of seven rows and a handful of operations: it shows that all parts work."""
+    neither = replace(BASE, method="neither", completion="inline")
     return BenchSettings(
         mode="tiny",
         rounds=2,
@@ -112,10 +130,14 @@ def tiny_run() -> BenchSettings:
         warmup_operations=3,
         block_warmup_operations=1,
         time_limit_ns=5 * _SECOND,
-        rows=tuple(
-            row
-            for row in rows
-            if (row.path, row.method, row.memory, row.completion, row.payload) in wanted
+        rows=(
+            replace(BASE, completion="inline"),
+            replace(BASE, processes=2),
+            neither,
+            replace(neither, path="fast_io"),
+            replace(neither, memory="private", payload=4096),
+            kernel_row("irp"),
+            kernel_row("direct"),
         ),
         floors=tuple(floor for floor in extra_floors() if floor.payload in (0, 64)),
     )

@@ -1,10 +1,10 @@
-"""A kernel of the benchmark's own, and one user process at it, for the length of a round.
+"""Kernels of the benchmark's own, and user processes at them, for the length of a round.
 
-The kernel is bound to this process and its log has no name while it runs, so that nothing stays
+A kernel is bound to this process and its log has no name while it runs, so that nothing stays
 behind even when this process is killed. The log of a kernel that ended by itself is written to a
 file, and the error says where.
 
-Rules: whatever ends the round, both are ended and nothing of them is left.
+Rules: whatever ends the round, all of them are ended and nothing of them is left.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 
 from shared.connection_file import instance_paths
 from user_proc.bench.bench_settings import BenchSettings
+from user_proc.bench.worker_group import WorkerGroup
 from user_proc.bench.worker_link import WorkerLink
 from user_proc.errors import SofthcaError
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
@@ -39,19 +40,68 @@ def pin_process(pid: int, cpu: int) -> None:
             os.sched_setaffinity(int(entry.name), {cpu})
 
 
+class Round:
+    """Fresh kernels and user processes, each started when a row first asks for it.
+
+    The rows of one round that ask for the same mode share a kernel, and those of one process
+    share that process.
+    """
+
+    def __init__(self, settings: BenchSettings, stack: contextlib.ExitStack) -> None:
+        self._settings = settings
+        self._stack = stack
+        self._kernels: dict[bool, str] = {}
+        self._workers: dict[bool, list[WorkerLink]] = {False: [], True: []}
+
+    def group(self, verifier: bool, processes: int) -> WorkerGroup:
+        """Return so many user processes of a kernel in the mode asked for."""
+        workers = self._workers[verifier]
+        if verifier not in self._kernels:
+            self._kernels[verifier] = self._stack.enter_context(
+                _own_kernel(self._settings, verifier)
+            )
+        missing = processes - len(workers)
+        if missing > 0:
+            workers += self._start_workers(self._kernels[verifier], missing)
+        return WorkerGroup(workers[:processes])
+
+    def _start_workers(self, name: str, count: int) -> list[WorkerLink]:
+        """Start processes side by side, then wait until each is ready."""
+        started: list[WorkerLink] = []
+        self._stack.callback(_end_workers, started)
+        started.extend(WorkerLink(name, self._settings.user_cpu) for _ in range(count))
+        for link in started:
+            link.wait_until_ready()
+        return started
+
+
+def _end_workers(links: list[WorkerLink]) -> None:
+    """Tell every process to end before any of them is waited for."""
+    for link in links:
+        link.begin_close()
+    for link in links:
+        link.close()
+
+
 @contextlib.contextmanager
-def open_round(settings: BenchSettings) -> Iterator[WorkerLink]:
-    """Start a kernel under a name nobody else uses, and a user process connected to it."""
+def open_round(settings: BenchSettings) -> Iterator[Round]:
+    """Open a round; whatever it started is ended with it."""
+    with contextlib.ExitStack() as stack:
+        yield Round(settings, stack)
+
+
+@contextlib.contextmanager
+def _own_kernel(settings: BenchSettings, verifier: bool) -> Iterator[str]:
+    """Start a kernel under a name nobody else uses."""
     name = f"bench-{os.getpid()}-{next(_numbers)}"
-    kernel = start_kernel(name)
+    kernel = start_kernel(name, settings={"verifier": verifier})
     seconds = _HURRIED_SECONDS
     try:
         with _nameless_log(kernel) as log:
             try:
                 if settings.kernel_cpu is not None:
                     pin_process(kernel.pid, settings.kernel_cpu)
-                with WorkerLink(name, settings.user_cpu) as worker:
-                    yield worker
+                yield name
             except SofthcaError as error:
                 if kernel.running:
                     raise

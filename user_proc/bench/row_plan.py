@@ -1,14 +1,13 @@
-"""The rows of the IRP benchmark and the floor each one is shown beside.
+"""What a row and a floor of the IRP benchmark are, and what a row must cost in copies.
 
 Rules: a row differs from its neighbours in one factor, so that two rows can be subtracted.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 Client = Literal["user", "kernel"]
-Path = Literal["irp", "irp_built", "irp_reused", "direct"]
+Path = Literal["irp", "irp_built", "irp_reused", "direct", "fast_io", "blocking"]
 Method = Literal["buffered", "in_direct", "out_direct", "neither", "none"]
 Memory = Literal["arena", "private", "none"]
 Completion = Literal["inline", "dpc", "device"]
@@ -16,28 +15,24 @@ FloorName = Literal[
     "echo", "thread_switch", "memory_copy", "private_copy", "clock", "sample_store", "user_clock"
 ]
 
-PAYLOADS: Final = (0, 64, 4096, 65536)
 COMPLETIONS: Final[tuple[Completion, ...]] = ("inline", "dpc", "device")
-KERNEL_PATHS: Final[tuple[Path, ...]] = ("irp", "irp_built", "irp_reused", "direct")
+DEPTH: Final = 16
 
-# Hand-built requests carry references; only IoBuildDeviceIoControlRequest makes a system buffer.
-_KERNEL_METHODS: Final[dict[Path, Method]] = {
-    "irp": "neither",
-    "irp_built": "buffered",
-    "irp_reused": "neither",
-    "direct": "none",
-}
+_DIRECT: Final = ("in_direct", "out_direct")
 
 
 @dataclass(frozen=True, slots=True)
 class FloorSpec:
     """A floor: what the machine itself takes, without the part being measured.
 
-    `payload` is the size asked for; the echo of size N carries N bytes both ways.
+    `payload` is the size asked for; the echo of size N carries N bytes both ways. `depth` echoes
+    are under way at a time in each of `processes` processes.
     """
 
     name: FloorName
     payload: int
+    depth: int = 1
+    processes: int = 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return the floor as JSON values."""
@@ -46,7 +41,12 @@ class FloorSpec:
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """One row: who asks, by which path and method, where the bytes lie, who completes."""
+    """One row: who asks, by which path and method, where the bytes lie, who completes.
+
+    `depth` requests are in flight at a time in each of `processes` processes. A kernel client
+    gives its requests in batches of that many; when a DPC completes them the batch is raised at
+    DISPATCH_LEVEL, so that one DPC drains it.
+    """
 
     client: Client
     path: Path
@@ -56,6 +56,7 @@ class RowSpec:
     payload: int
     depth: int = 1
     processes: int = 1
+    verifier: bool = False
 
     @property
     def floor(self) -> FloorSpec:
@@ -68,7 +69,23 @@ class RowSpec:
         """
         if self.client == "kernel":
             return FloorSpec("thread_switch", 0)
-        return FloorSpec("echo", self.payload if self.method == "buffered" else 0)
+        carried = self.payload if self.method == "buffered" else 0
+        return FloorSpec("echo", carried, self.depth, self.processes)
+
+    @property
+    def copies(self) -> int:
+        """Return how many copies of the payload one operation makes in the kernel process.
+
+        Buffered: one in and one back. Otherwise none in an arena, which the kernel has mapped;
+        by the private road one for each buffer, of which a direct method has one.
+        """
+        if not self.payload or self.path == "direct":
+            return 0
+        if self.method == "buffered":
+            return 2
+        if self.memory != "private":
+            return 0
+        return 1 if self.method in _DIRECT else 2
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row's factors as JSON values, in the documented order."""
@@ -76,44 +93,19 @@ class RowSpec:
 
     def label(self) -> str:
         """Return the row in words, for progress and messages."""
-        where = "" if self.memory == "none" else f" {self.memory}"
-        return f"{self.client} {self.path} {self.method}{where} {self.completion} {self.payload} B"
+        words: list[str] = [self.client, self.path, self.method]
+        if self.memory != "none":
+            words.append(self.memory)
+        words += [self.completion, f"{self.payload} B"]
+        if self.depth > 1:
+            words.append(f"depth {self.depth}")
+        if self.processes > 1:
+            words.append(f"{self.processes} processes")
+        if self.verifier:
+            words.append("verifier")
+        return " ".join(words)
 
 
-def user_rows() -> Iterator[RowSpec]:
-    """Yield the rows of user programs: buffered, neither in an arena, neither in private memory.
-
-    The private rows leave out payload 0, which touches no memory, and vary with the payload
-    alone: how a request is completed does not depend on where its bytes lie.
-    """
-    for method in ("buffered", "neither"):
-        for completion in COMPLETIONS:
-            for payload in PAYLOADS:
-                yield RowSpec("user", "irp", method, "arena", completion, payload)
-    for payload in PAYLOADS[1:]:
-        yield RowSpec("user", "irp", "neither", "private", "inline", payload)
-
-
-def kernel_rows() -> Iterator[RowSpec]:
-    """Yield the rows of kernel clients: IRP by hand, built, reused, and the direct call."""
-    for path in KERNEL_PATHS:
-        for completion in COMPLETIONS:
-            for payload in PAYLOADS:
-                method = _KERNEL_METHODS[path]
-                yield RowSpec("kernel", path, method, "none", completion, payload)
-
-
-def plan_rows() -> tuple[RowSpec, ...]:
-    """Return every row of the first benchmark, in the order of the table."""
-    return (*user_rows(), *kernel_rows())
-
-
-def extra_floors() -> tuple[FloorSpec, ...]:
-    """Return the floors that stand beside the table without being any row's own."""
-    sized: tuple[FloorName, ...] = ("memory_copy", "private_copy")
-    return (
-        FloorSpec("clock", 0),
-        FloorSpec("user_clock", 0),
-        FloorSpec("sample_store", 0),
-        *(FloorSpec(name, payload) for name in sized for payload in PAYLOADS[1:]),
-    )
+def row_of(values: dict[str, Any]) -> RowSpec:
+    """Return the row whose factors stand among the values of a document's row."""
+    return RowSpec(**{name: values[name] for name in RowSpec.__slots__})

@@ -2,6 +2,8 @@
 
 Rules: p50 is the judged figure, the median over blocks of the block medians; the other
 percentiles are of all samples together. Times are in microseconds, as their names say.
+`elapsed_us` is the time of all blocks together: the sum of the samples, unless several requests
+were in flight at a time or an open loop waited between them.
 """
 
 from array import array
@@ -18,6 +20,7 @@ from user_proc.bench.sample_statistics import (
 )
 
 STEADY: Final = 0.10
+_BEHIND_AT_MOST: Final = 0.05
 CONVENTION: Final = "round_trip"
 _PERCENTILES: Final = (
     ("p90_us", 90.0),
@@ -65,10 +68,62 @@ class Usage:
 
 
 @dataclass(slots=True)
+class OpenLoop:
+    """How an open loop kept its schedule: a start every `interval_ns`, late or not.
+
+    `late_ns` is the worst delay of a start, `behind_ns` the delays of each block's last start
+    added up: what is missing at the end of a block was never made good.
+    """
+
+    interval_ns: int
+    late_ns: int = 0
+    behind_ns: int = 0
+
+    def add(self, late_ns: int, last_late_ns: int) -> None:
+        """Add a block."""
+        self.late_ns = max(self.late_ns, late_ns)
+        self.behind_ns += last_late_ns
+
+    def overloaded(self, count: int) -> bool:
+        """Tell whether the starts have fallen behind by more than a twentieth of their time."""
+        return self.behind_ns > _BEHIND_AT_MOST * count * self.interval_ns
+
+    def as_dict(self, count: int) -> dict[str, Any]:
+        """Return the part of a row that only an open loop has."""
+        behind = self.behind_ns / (count * self.interval_ns)
+        return {
+            "rate_per_s": round(1e9 / self.interval_ns, 1),
+            "started_per_s": round(1e9 / (self.interval_ns * (1 + behind)), 1),
+            "backlog_max": self.late_ns // self.interval_ns,
+            "late_max_us": in_us(self.late_ns),
+            "behind": round(behind, 4),
+            "overloaded": self.overloaded(count),
+        }
+
+
+@dataclass(slots=True)
 class Measured:
-    """Blocks of samples of one thing, in the order they were taken."""
+    """Blocks of samples of one thing, in the order they were taken, and their time."""
 
     blocks: "list[array[int]]" = field(default_factory=list)
+    elapsed: list[int] = field(default_factory=list)
+
+    @property
+    def elapsed_ns(self) -> int:
+        """Return the time of all blocks together."""
+        return sum(self.elapsed)
+
+    def add(self, samples: "array[int]", elapsed_ns: int) -> None:
+        """Add a block."""
+        self.blocks.append(samples)
+        self.elapsed.append(elapsed_ns)
+
+    def each_us(self) -> list[float]:
+        """Return the time per operation of each block."""
+        return [
+            in_us(elapsed / len(block))
+            for block, elapsed in zip(self.blocks, self.elapsed, strict=True)
+        ]
 
     def samples(self) -> BlockSamples:
         """Return the samples taken so far."""
@@ -94,6 +149,8 @@ class FloorResult:
         return {
             "name": self.spec.name,
             "payload": self.spec.payload,
+            "depth": self.spec.depth,
+            "processes": self.spec.processes,
             "p50_us": in_us(samples.judged_ns()),
             "p99_us": _known_us(percentile(ordered, 99.0)),
             "min_us": in_us(ordered[0]),
@@ -112,12 +169,19 @@ class RowResult:
     row: Measured = field(default_factory=Measured)
     floor: Measured = field(default_factory=Measured)
     usage: Usage = field(default_factory=Usage)
+    open_loop: OpenLoop | None = None
+    blocks_per_round: int = 1
     warmup: int = 0
     failed: int = 0
 
     def marks(self) -> list[str]:
         """Return what a reader must know before trusting the row."""
-        return ["unsteady"] if self.floor.moved() > STEADY else []
+        marks = ["unsteady"] if self.floor.moved() > STEADY else []
+        if self.usage.copies != self.spec.copies * self.usage.operations:
+            marks.append("copies")
+        if self.open_loop is not None and self.open_loop.overloaded(self.row.samples().count):
+            marks.append("overloaded")
+        return marks
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as it stands in the document."""
@@ -129,14 +193,18 @@ class RowResult:
             "blocks": len(samples.blocks),
             "p50_us": p50,
             **_tail(samples),
-            "ops_per_s": round(samples.count * 1e9 / samples.total_ns, 1),
+            "ops_per_s": round(samples.count * 1e9 / self.row.elapsed_ns, 1),
+            "elapsed_us": in_us(self.row.elapsed_ns),
             **self._usage(),
             "floor": self.spec.floor.name,
             "floor_p50_us": floor_p50,
             "ratio": round(p50 / floor_p50, 3) if floor_p50 else None,
             "convention": CONVENTION,
             "counts": self._counts(samples),
+            "open_loop": self._open_loop(samples.count),
             **_spread(samples, floor),
+            "block_each_us": self.row.each_us(),
+            "round_p99_us": self._round_percentiles(99.0),
             "marks": self.marks(),
         }
 
@@ -151,6 +219,18 @@ class RowResult:
             "cpu_user_system_us": in_us(used("cpu_user_system_ns")),
             "cpu_kernel_system_us": in_us(used("cpu_kernel_system_ns")),
         }
+
+    def _open_loop(self, count: int) -> dict[str, Any] | None:
+        return None if self.open_loop is None else self.open_loop.as_dict(count)
+
+    def _round_percentiles(self, percent: float) -> list[float | None]:
+        """Return a percentile of each round, None where it rests on too few samples."""
+        blocks, size = self.row.blocks, self.blocks_per_round
+        rounds = [
+            BlockSamples(tuple(blocks[first : first + size]))
+            for first in range(0, len(blocks), size)
+        ]
+        return [_known_us(percentile(samples.ordered(), percent)) for samples in rounds]
 
     def _counts(self, samples: BlockSamples) -> dict[str, int]:
         return {

@@ -9,15 +9,18 @@ from typing import Any, Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from user_proc.bench.stage_view import stage_lines
+from user_proc.bench.wording import microseconds, payload_text
+
 HEADING: Final = (
     "Numbers of an emulator in software on this machine: not of hardware, not of Windows."
 )
 PLAIN_WIDTH: Final = 100
 _DASH: Final = "-"
-_KIB: Final = 1024
 _NARROW: Final = 100  # a terminal below this width is spared three of them
+_FIRST: Final = 10
 _COLUMNS: Final = (
-    ("payload", 8), ("p50 us", 8), ("p90", 8), ("p99", 8), ("p99.9", 8), ("ops/s", 10),
+    ("payload", 7), ("p50 us", 8), ("p90", 8), ("p99", 7), ("p99.9", 7), ("ops/s", 10),
     ("copies", 7), ("cpu user", 9), ("kernel", 8), ("floor us", 9), ("ratio ", 8),
 )  # fmt: skip
 _SPARED: Final = ("p99.9", "ops/s", "copies")
@@ -35,24 +38,25 @@ _FLOOR_WORDS: Final = {
 }
 
 
-def payload_text(payload: int) -> str:
-    """Return a size as people write it: bytes below 1 KiB, whole KiB or MiB above."""
-    for unit, size in (("MiB", _KIB * _KIB), ("KiB", _KIB)):
-        if payload >= size and payload % size == 0:
-            return f"{payload // size} {unit}"
-    return f"{payload} B"
-
-
 def figure(value: float | None, places: int = 1) -> str:
     """Return a figure, or a dash where it rests on too few samples."""
     return _DASH if value is None else f"{value:,.{places}f}"
 
 
 def _microseconds(value: float | None) -> str:
-    """Return microseconds with about three meaningful digits."""
-    if value is None:
-        return _DASH
-    return figure(value, 2 if value < 10 else 1 if value < 1000 else 0)
+    return _DASH if value is None else microseconds(value)
+
+
+def _how(row: Mapping[str, Any]) -> str:
+    """Name how a row is completed, and what else differs from one request at a time."""
+    words = [row["completion"]]
+    if row["depth"] > 1:
+        words.append(f"x{row['depth']}")
+    if row["processes"] > 1:
+        words.append(f"p{row['processes']}")
+    if row["verifier"]:
+        words.append("v")
+    return " ".join(words)
 
 
 def _group_title(row: Mapping[str, Any]) -> str:
@@ -75,12 +79,12 @@ def _row_lines(rows: list[Mapping[str, Any]], narrow: bool) -> Iterator[Text]:
             yield Text(title, style="bold")
             yield Text(_line("", (heading for heading, _ in _COLUMNS), narrow), style="dim")
             previous = title
-        yield Text(_line(row["completion"], _cells(row), narrow))
+        yield Text(_line(_how(row), _cells(row), narrow))
 
 
 def _line(first: str, cells: Iterable[str], narrow: bool) -> str:
     """Return cells in columns: the first to the left, the others to the right."""
-    return f"  {first:<7}" + "".join(
+    return f"  {first:<{_FIRST}}" + "".join(
         f"{cell:>{width}}"
         for cell, (heading, width) in zip(cells, _COLUMNS, strict=True)
         if not (narrow and heading in _SPARED)
@@ -103,15 +107,28 @@ def _floor_lines(floors: list[Mapping[str, Any]]) -> Iterator[Text]:
     yield Text()
     yield Text("floors: what this machine takes without an I/O request", style="bold")
     yield Text(
-        f"  {'':<14}{'payload':>8}{'p50 us':>9}{'p99':>9}{'least':>9}{'moved':>8}", style="dim"
+        f"  {'':<14}{'payload':>11}{'p50 us':>9}{'p99':>9}{'least':>9}{'moved':>8}", style="dim"
     )
     for floor in floors:
         figures = (_microseconds(floor[name]) for name in ("p50_us", "p99_us", "min_us"))
         yield Text(
-            f"  {floor['name']:<14}{payload_text(floor['payload']):>8}"
+            f"  {floor['name'] + _at_a_time(floor):<16}{payload_text(floor['payload']):>9}"
             + "".join(f"{text:>9}" for text in figures)
             + f"{floor['moved'] * 100:>6.0f} %"
         )
+
+
+def _at_a_time(floor: Mapping[str, Any]) -> str:
+    depth = f" x{floor['depth']}" if floor["depth"] > 1 else ""
+    return f"{depth} p{floor['processes']}" if floor["processes"] > 1 else depth
+
+
+def _answer_lines(answers: list[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield what the run says in words, as its last lines."""
+    for answer in answers:
+        yield Text()
+        yield Text(answer["question"], style="bold")
+        yield Text(answer["answer"])
 
 
 def _machine_line(provenance: Mapping[str, Any]) -> str:
@@ -128,12 +145,18 @@ def _machine_line(provenance: Mapping[str, Any]) -> str:
 def _reading_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield how to read the table, and what the marks of this run mean for it."""
     settings = document["settings"]
+    warmup = document["provenance"]["warmup"]["operations_per_row_and_round"]
     yield (
-        f"Full round trips, one at a time, each timed with perf_counter_ns; {settings['blocks']} "
-        f"blocks in {settings['rounds']} fresh processes per row, floor and row in turn; p50 is "
-        "the median of block medians; - stands where fewer than ten samples lie beyond."
+        f"Full round trips, each timed with perf_counter_ns; {settings['blocks']} blocks in "
+        f"{settings['rounds']} fresh processes per row, floor and row in turn, warmed up by "
+        f"{warmup} operations a round that are not counted; p50 is the median of block medians; "
+        "- stands where fewer than ten samples lie beyond."
     )
+    yield _loop_line(settings)
     meanings = {
+        "overloaded": "a row fell behind its schedule: its times are those of a growing queue, "
+        "and are not to be compared",
+        "copies": "a row made more or fewer copies than its method has",
         "unsteady": "a floor moved by more than a tenth while measured (rows with !): "
         "compare ratios rather than times",
         "unpinned": "processes were free to change cores (--pin CPU,CPU holds them)",
@@ -145,6 +168,38 @@ def _reading_lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{mark}: {meanings.get(mark, 'see docs/benchmark.md')}."
 
 
+def _loop_line(settings: Mapping[str, Any]) -> str:
+    if settings["loop"] == "open":
+        return (
+            f"Open loop: {settings['rate_per_s']:g} starts a second, each request timed from its "
+            "intended start, late or not."
+        )
+    return (
+        "Closed loop: the next request starts when the last has ended; x16: 16 in flight; p4: "
+        "from 4 processes at a time; v: the kernel in verifier mode."
+    )
+
+
+def _schedule_lines(rows: list[Mapping[str, Any]]) -> Iterator[Text]:
+    """Yield how each row of an open loop kept its schedule."""
+    scheduled = [row for row in rows if row["open_loop"] is not None]
+    if not scheduled:
+        return
+    yield Text()
+    yield Text("open loop: how the schedule was kept", style="bold")
+    yield Text(
+        f"  {'':<42}{'starts/s':>9}{'latest us':>11}{'backlog':>9}{'behind':>9}", style="dim"
+    )
+    for row in scheduled:
+        kept = row["open_loop"]
+        name = f"{row['path']} {row['method']} {row['completion']} {payload_text(row['payload'])}"
+        yield Text(
+            f"  {name:<42}{figure(kept['started_per_s'], 0):>9}"
+            f"{_microseconds(kept['late_max_us']):>11}{kept['backlog_max']:>9}"
+            f"{kept['behind'] * 100:>7.1f} %" + (" overloaded" if kept["overloaded"] else "")
+        )
+
+
 def render(document: Mapping[str, Any], width: int) -> RenderableType:
     """Return the whole view of a run document for so many columns."""
     return Group(
@@ -152,7 +207,10 @@ def render(document: Mapping[str, Any], width: int) -> RenderableType:
         Text(_machine_line(document["provenance"])),
         *(Text(line) for line in _reading_lines(document)),
         *_row_lines(list(document["rows"]), width < _NARROW),
+        *_schedule_lines(list(document["rows"])),
         *_floor_lines(list(document["floors"])),
+        *stage_lines(document.get("stages", [])),
+        *_answer_lines(document.get("answers", [])),
     )
 
 

@@ -1,31 +1,38 @@
 """Divides the time a run may take among the blocks it still has to do.
 
-Most blocks need far less than an equal share, so each may take a few shares; one that does takes
-it from all later ones alike, and the whole still keeps its limit.
+In a closed loop most blocks need far less than an equal share, so each may take a few shares; one
+that does takes it from all later ones alike, and the whole still keeps its limit.
 """
 
 from typing import Final
 
 from shared.clock import now_ns
 
-_SHARES_AT_MOST: Final = 3
 _LEAST_NS: Final = 1_000_000
 _LEAST_OPERATIONS: Final = 5
 
 
 class TimeShare:
-    """The time left and the blocks left."""
+    """The time left and the blocks left; a block may take `shares_at_most` equal shares."""
 
-    def __init__(self, limit_ns: int, blocks: int) -> None:
+    def __init__(self, limit_ns: int, blocks: int, shares_at_most: int) -> None:
         self._deadline_ns = now_ns() + limit_ns
         self._blocks = blocks
+        self._shares_at_most = shares_at_most
 
     def next_block_ns(self) -> int:
         """Return how long the next block may take, and count it as done."""
-        left = max(0, self._deadline_ns - now_ns())
-        share = min(left, _SHARES_AT_MOST * left // max(1, self._blocks))
+        share = self._share_ns()
         self._blocks -= 1
         return max(_LEAST_NS, share)
+
+    def warm_up_ns(self) -> int:
+        """Return how long a warm-up may take: as long as the next block, without being one."""
+        return max(_LEAST_NS, self._share_ns())
+
+    def _share_ns(self) -> int:
+        left = max(0, self._deadline_ns - now_ns())
+        return min(left, self._shares_at_most * left // max(1, self._blocks))
 
 
 def fitting_count(wanted: int, operation_ns: float, limit_ns: int) -> int:

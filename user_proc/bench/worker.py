@@ -12,32 +12,22 @@ import json
 import os
 import resource
 import sys
-from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TextIO
 
 from shared.messages import Counters
 from user_proc.bench.row_plan import FloorSpec, RowSpec
-from user_proc.bench.worker_operations import (
-    EchoSocket,
-    KernelBench,
-    UserRow,
-    sample_store,
-    timed,
-)
+from user_proc.bench.stage_times import stages_of_all
+from user_proc.bench.timed_loops import Take, Window, sample_store, take, take_moments
+from user_proc.bench.user_rows import SingleRow, UserRow, make_user_row
+from user_proc.bench.worker_operations import EchoSocket, KernelBench
 from user_proc.errors import SofthcaError
 from user_proc.process import UserProcess
 
 _READINGS: Final = 20
 _FIRST_ECHOES: Final = 500  # until both processes and the road between them are warm
 _FIRST_LIMIT_NS: Final = 200_000_000
-
-Take = Callable[[int, int, int], "array[int]"]  # (count, warmup, limit_ns) -> samples
-
-
-def _user_take(operation: Callable[[], object]) -> Take:
-    return partial(timed, operation)
 
 
 class Worker:
@@ -49,9 +39,11 @@ class Worker:
         self._echo = EchoSocket(self._process)
         self._row: UserRow | None = None
         self._takes: dict[str, Take] = {}
-        timed(self._echo.operation(64), _FIRST_ECHOES, 0, _FIRST_LIMIT_NS)
+        self._echo.take(FloorSpec("echo", 64), Window(_FIRST_ECHOES, 0, _FIRST_LIMIT_NS))
         self._user_cost = self._reading_costs(_nothing)
-        self._kernel_cost = self._reading_costs(partial(self._bench.run, "floor_clock", 0, 0, 1, 0))
+        self._kernel_cost = self._reading_costs(
+            partial(self._bench.run, "floor_clock", 0, 0, Window(1))
+        )
         self._cost = self._user_cost
 
     def _reading_costs(self, call: Callable[[], object]) -> dict[str, int]:
@@ -72,12 +64,12 @@ class Worker:
         spec = RowSpec(**row)
         if spec.client == "kernel":
             self._cost = self._kernel_cost
-            take: Take = self._in_kernel(partial(self._bench.run_row, spec))
+            row_take: Take = partial(self._bench.take_row, spec)
         else:
             self._cost = self._user_cost
-            self._row = UserRow(self._process, spec)
-            take = _user_take(self._row.operation)
-        self._takes = {"row": take, "floor": self._floor_take(spec.floor)}
+            self._row = make_user_row(self._process, spec)
+            row_take = self._row.take
+        self._takes = {"row": row_take, "floor": self._floor_take(spec.floor)}
         self._settle()
         return {}
 
@@ -88,16 +80,42 @@ class Worker:
         self._settle()
         return {}
 
-    def block(self, which: str, count: int, warmup: int, limit_ns: int) -> dict[str, Any]:
-        """Take a block of samples; say what its operations used beside time."""
-        take = self._takes[which]
-        before, own = _usage(self._bench.counters()), _own_cpu()
-        samples = take(count, warmup, limit_ns)
-        own = _difference(_own_cpu(), own)
-        used = {**_difference(_usage(self._bench.counters()), before), **own}
-        for name, cost in self._cost.items():
-            used[name] -= cost
-        return {"samples": samples.tolist(), "used": {"operations": len(samples) + warmup, **used}}
+    def block(self, which: str, counted: bool, window: dict[str, int]) -> dict[str, Any]:
+        """Take a block of samples; say what its operations used beside time.
+
+        If `counted`, that includes the kernel's counters; several processes at a time would each
+        see the others' operations in them.
+        """
+        before = _usage(self._bench.counters()) if counted else {}
+        own = _own_cpu()
+        taken = self._takes[which](Window(**window))
+        used = _difference(_own_cpu(), own)
+        if counted:
+            used.update(_difference(_usage(self._bench.counters()), before))
+            for name, cost in self._cost.items():
+                used[name] -= cost
+        return {
+            "samples": taken.samples.tolist(),
+            "elapsed_ns": taken.elapsed_ns,
+            "late_ns": taken.late_ns,
+            "last_late_ns": taken.last_late_ns,
+            "used": {"operations": len(taken.samples) + window["warmup"], **used},
+        }
+
+    def traced(self, count: int) -> dict[str, Any]:
+        """Take a block with tracing on; return each request's time and its stages."""
+        assert isinstance(self._row, SingleRow)
+        self._bench.trace_on()
+        moments = take_moments(self._row.operation, count)
+        requests = self._bench.trace_off()
+        return {
+            "samples": [end - begin for begin, end in moments],
+            "stages": stages_of_all(requests.values(), moments),
+        }
+
+    def counters(self) -> dict[str, Any]:
+        """Read the kernel's counters; say what a reading costs."""
+        return {"totals": _usage(self._bench.counters()), "cost": self._user_cost}
 
     def release(self) -> dict[str, Any]:
         """Let go of what the last row needed."""
@@ -114,16 +132,12 @@ class Worker:
 
     def _floor_take(self, floor: FloorSpec) -> Take:
         if floor.name == "echo":
-            return _user_take(self._echo.operation(floor.payload))
+            return partial(self._echo.take, floor)
         if floor.name == "user_clock":
-            return _user_take(_nothing)
+            return partial(take, _nothing)
         if floor.name == "sample_store":
-            return lambda count, warmup, limit_ns: sample_store(count)
-        return self._in_kernel(partial(self._bench.run_floor, floor))
-
-    @staticmethod
-    def _in_kernel(run: Callable[[int, int], "array[int]"]) -> Take:
-        return lambda count, warmup, limit_ns: run(count, warmup)
+            return sample_store
+        return partial(self._bench.take_floor, floor)
 
     @staticmethod
     def _settle() -> None:
@@ -165,6 +179,8 @@ def _answer(worker: Worker, line: str) -> dict[str, Any]:
         "prepare": worker.prepare,
         "prepare_floor": worker.prepare_floor,
         "block": worker.block,
+        "traced": worker.traced,
+        "counters": worker.counters,
         "release": worker.release,
     }
     try:

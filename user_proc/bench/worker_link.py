@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from shared.clock import now_ns
 from user_proc.errors import SofthcaError
 
 _START_SECONDS: Final = 20.0
 _ANSWER_SECONDS: Final = 60.0
-_END_SECONDS: Final = 0.5
+_END_NS: Final = 500_000_000
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 
 
@@ -34,7 +35,7 @@ def child_environment() -> dict[str, str]:
 
 
 class WorkerLink:
-    """A running worker process."""
+    """A worker process: started by the constructor, ready when `wait_until_ready` returns."""
 
     def __init__(self, kernel_name: str, cpu: int | None = None) -> None:
         arguments = [sys.executable, "-P", "-m", "user_proc.bench.worker", kernel_name]
@@ -48,6 +49,10 @@ class WorkerLink:
             process_group=0,  # Ctrl-C in the terminal is the benchmark's to handle
         )
         self._buffer = b""
+        self._end_by_ns: int | None = None
+
+    def wait_until_ready(self) -> None:
+        """Wait until the process is connected to its kernel; end it if it cannot be."""
         try:
             self._read(_START_SECONDS)
         except BaseException:
@@ -61,6 +66,11 @@ class WorkerLink:
 
     def ask(self, do: str, **values: Any) -> Mapping[str, Any]:
         """Have a command carried out; raise WorkerFailed with its sentence if it cannot be."""
+        self.send(do, **values)
+        return self.receive()
+
+    def send(self, do: str, **values: Any) -> None:
+        """Give a command; its answer must be received before the next one is given."""
         line = json.dumps({"do": do, **values}) + "\n"
         assert self._process.stdin is not None
         try:
@@ -68,6 +78,9 @@ class WorkerLink:
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._gone() from None
+
+    def receive(self) -> Mapping[str, Any]:
+        """Return the answer to the command given, or raise WorkerFailed with its sentence."""
         return self._read(_ANSWER_SECONDS)
 
     def _read(self, seconds: float) -> Mapping[str, Any]:
@@ -93,20 +106,27 @@ class WorkerLink:
 
     def _gone(self) -> WorkerFailed:
         try:
-            code: int | str = self._process.wait(_END_SECONDS)
+            code: int | str = self._process.wait(_END_NS / 1e9)
         except subprocess.TimeoutExpired:
             code = "unknown"
         return WorkerFailed(f"a user process (pid {self.pid}) ended unexpectedly, exit code {code}")
 
+    def begin_close(self) -> None:
+        """Tell the process to end, by the end of its input; it has half a second from now."""
+        if self._end_by_ns is None:
+            self._end_by_ns = now_ns() + _END_NS
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
     def close(self) -> None:
-        """End the process: by the end of its input, and if it does not see that, by force."""
+        """End the process, by force if it has not ended in time."""
+        self.begin_close()
         process = self._process
-        assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+        assert self._end_by_ns is not None
         try:
-            process.wait(_END_SECONDS)
+            process.wait(max(0, self._end_by_ns - now_ns()) / 1e9)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -114,6 +134,7 @@ class WorkerLink:
             process.stdout.close()
 
     def __enter__(self) -> "WorkerLink":
+        self.wait_until_ready()
         return self
 
     def __exit__(self, *details: object) -> None:

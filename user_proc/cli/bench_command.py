@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from user_proc.run_document import RunDocument
 
 _STANDARD_OUTPUT = "-"
+_LEAST_RATE = 1.0
+_MOST_RATE = 1_000_000.0
 
 
 def bench(
@@ -38,6 +40,17 @@ def bench(
             "--pin", metavar="CPU,CPU", help="Keep the kernel on one core, the user on another."
         ),
     ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            metavar="R",
+            help="Open loop: start R requests a second, and time each from its intended start.",
+        ),
+    ] = None,
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Also show where the time of sampled requests goes.")
+    ] = False,
     no_progress: Annotated[
         bool, typer.Option("--no-progress", help="Show no progress on standard error.")
     ] = False,
@@ -45,11 +58,16 @@ def bench(
 ) -> None:
     """Measure what an I/O request costs, from a user process and inside the kernel.
 
-    Starts a kernel and user processes of its own, times IRPs and direct calls completed inline,
-    by a DPC and by a device, each beside a floor of this machine, and prints a table. Nothing is
-    left running. The numbers are of this emulator on this machine.
+    Starts kernels and user processes of its own, times IRPs, fast I/O, blocking and direct calls
+    by every transfer method, each beside a floor of this machine, prints a table and says in
+    words what follows from it. Nothing is left running. The numbers are of this emulator on this
+    machine. The whole run takes up to five minutes.
     """
     settings = _settings(quick, tiny, pin)
+    if rate is not None:
+        settings = settings.scheduled(_possible_rate(rate))
+    if stages:
+        settings = settings.with_stages()
     _check_destinations(json_file, csv_file)
     with ending_signals():
         document = _measure(settings, not no_progress)
@@ -61,6 +79,15 @@ def _settings(quick: bool, tiny: bool, pin: str | None) -> "BenchSettings":
 
     settings = tiny_run() if tiny else quick_run() if quick else full_run()
     return settings if pin is None else settings.pinned(*_cores(pin))
+
+
+def _possible_rate(rate: float) -> float:
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise typer.BadParameter(
+            f"give between {_LEAST_RATE:g} and {_MOST_RATE:,g} starts a second",
+            param_hint="--rate",
+        )
+    return rate
 
 
 def _cores(text: str) -> tuple[int, int]:

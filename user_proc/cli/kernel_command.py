@@ -31,12 +31,23 @@ def start(
     verifier: Annotated[
         bool, typer.Option("--verifier", help="Check kernel code as Driver Verifier does.")
     ] = False,
+    driver: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--driver",
+            metavar="MODULE:ENTRY",
+            help="Load a driver, a module of PYTHONPATH or a file (mailbox.py:driver_entry); "
+            "may be given again.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a kernel in the background; it runs until it is stopped."""
     from user_proc.transport.kernel_starter import kernel_status, start_kernel
 
-    kernel = start_kernel(name, owner_bound=False, settings={"verifier": verifier})
+    kernel = start_kernel(
+        name, owner_bound=False, settings={"verifier": verifier, "driver": driver}
+    )
     status = kernel_status(name)
     _show(status, as_json, f"kernel {name!r} is running (pid {kernel.pid}), log {kernel.log}")
 

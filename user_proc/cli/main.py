@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 from user_proc.cli.bench_command import bench
+from user_proc.cli.compare_command import compare
 from user_proc.cli.kernel_command import kernel_commands
 from user_proc.cli.outcome import report_errors
+from user_proc.cli.plot_command import plot
 
 app = typer.Typer(
     name="softhca",
@@ -32,6 +34,8 @@ app = typer.Typer(
     ),
 )
 app.command("bench")(bench)
+app.command("plot")(plot)
+app.command("compare")(compare)
 app.add_typer(kernel_commands, name="kernel")
 
 

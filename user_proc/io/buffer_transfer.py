@@ -4,8 +4,9 @@
     IN_DIRECT, OUT_DIRECT  input inline, the other buffer by address
     NEITHER                both by address
 
-What is longer than the largest payload goes by address whatever the method. An arena buffer knows
-its address; any other buffer is pinned where it lies, so that nothing is copied here.
+What is longer than the largest payload goes by address whatever the method, and so does what the
+caller wants to be raw. An arena buffer knows its address; any other buffer is pinned where it lies,
+so that nothing is copied here.
 
 Rules: any thread. What `keep` holds must live until the kernel is done with the request.
 Spec: WDK: Buffer Descriptions for I/O Control Codes.
@@ -70,6 +71,14 @@ def plan_transfer(
         if input_length <= limit and output_length <= limit:
             return _BOTH_INLINE, 0, input_length, 0, output_length, payload, view, None
     return _plan_by_address(method, source, target, limit, pin)
+
+
+def plan_raw(method: int, source: "Readable", target: "Writable", pin: Pin) -> Transfer:
+    """Send both buffers by address whatever the method: what fast I/O needs."""
+    keep: list[object] = []
+    input_address, input_length = _locate(source, False, pin, keep)
+    output_address, output_length = _locate(target, method != METHOD_IN_DIRECT, pin, keep)
+    return 0, input_address, input_length, output_address, output_length, None, None, keep
 
 
 def _plan_by_address(

@@ -3,16 +3,17 @@
 A handle that is not closed is closed when the session ends.
 
 Rules: any thread.
-Spec: WDK: NtWaitForSingleObject, NtClose.
+Spec: WDK: NtWaitForSingleObject, NtDuplicateObject, NtClose.
 """
 
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from shared.envelope import KIND_CLOSE, KIND_WAIT, WAIT_FOREVER
-from shared.nt_status import STATUS_TIMEOUT, STATUS_WAIT_0, nt_success
+from shared.envelope import KIND_CLOSE, KIND_DUPLICATE, KIND_WAIT
+from shared.nt_status import STATUS_TIMEOUT, nt_success
 from user_proc.errors import ConnectionClosed, KernelDied, NtStatusError
+from user_proc.io.waiting import wait_in_kernel
 from user_proc.transport.kernel_channel import KernelChannel
 from user_proc.transport.thread_port import Answer
 
@@ -37,17 +38,16 @@ class KernelObject:
         A file object is signalled when a request on it that named no event ends. After True,
         every completion the kernel sent before has been taken by this process.
         """
-        if timeout is None:
-            timeout_ns = WAIT_FOREVER
-        else:
-            timeout_ns = min(max(0, round(timeout * 1e9)), WAIT_FOREVER - 1)
-        answer, _ = self._channel.port().call(KIND_WAIT, 0, self._handle, information=timeout_ns)
-        if answer[6] == STATUS_TIMEOUT:
-            return False
-        if answer[6] != STATUS_WAIT_0:
-            raise NtStatusError(answer[6])
-        self._channel.catch_up(answer[7])
-        return True
+        status, _ = wait_in_kernel(self._channel, KIND_WAIT, self._handle, timeout)
+        return status != STATUS_TIMEOUT
+
+    def wait_alertable(self, timeout: float | None = None) -> int:
+        """Wait as above, or until user APCs of this thread have come and have been run.
+
+        Gives STATUS_SUCCESS, STATUS_TIMEOUT or STATUS_USER_APC (WaitForSingleObjectEx).
+        """
+        status, _ = wait_in_kernel(self._channel, KIND_WAIT, self._handle, timeout, alertable=True)
+        return status
 
     def close(self) -> None:
         """Close the handle; a second time, or after the connection's end, nothing is left to do."""
@@ -56,6 +56,11 @@ class KernelObject:
             return
         with suppress(KernelDied, ConnectionClosed):
             checked(self._channel.port().call(KIND_CLOSE, 0, handle)[0])
+
+    def _duplicate_handle(self, access: int) -> int:
+        """Make another handle of the same object, with `access`, or the same where that is 0."""
+        answer, _ = self._channel.port().call(KIND_DUPLICATE, 0, self._handle, access)
+        return checked(answer)[3]
 
     def __enter__(self) -> Self:
         return self

@@ -4,38 +4,58 @@ Rules: any thread may look and wait; the listener's thread completes.
 Spec: Win32: OVERLAPPED, GetOverlappedResult.
 """
 
-import threading
+from typing import Final
 
-from shared.envelope import FLAG_IOSB_WRITTEN
+from shared.envelope import FLAG_IOSB_WRITTEN, FLAG_USER_APC
 from shared.nt_status import STATUS_PENDING, nt_success
+from shared.trace_points import USER_COPIED, trace
 from user_proc.errors import NtStatusError, SofthcaError
 from user_proc.io.io_status import IoStatusBlock
+from user_proc.transport.completion_table import Flag
+from user_proc.transport.user_apcs import UserApcs
 
 
 class Overlapped:
     """One started request; keeps the caller's buffers until it is done.
 
     `returned` is what the system service returned; `dropped` says that it ended there, with
-    nothing delivered to status block, event or listener.
+    nothing delivered to status block, event or listener. `apcs` are its thread's, if it is to
+    queue one.
     """
 
-    __slots__ = ("_done", "_error", "_iosb", "_keep", "_view", "apc_context", "dropped", "returned")
+    __slots__ = (
+        "_apcs",
+        "_done",
+        "_error",
+        "_iosb",
+        "_keep",
+        "_view",
+        "apc_context",
+        "dropped",
+        "request_id",
+        "returned",
+    )
 
     def __init__(
         self,
+        request_id: int,
+        done: Flag,
         view: memoryview | None = None,
         keep: object = None,
         apc_context: int = 0,
         iosb: IoStatusBlock | None = None,
+        apcs: UserApcs | None = None,
     ) -> None:
+        self.request_id: Final = request_id
         self.returned = STATUS_PENDING
         self.dropped = False
-        self.apc_context = apc_context
-        self._iosb = IoStatusBlock() if iosb is None else iosb
+        self.apc_context: Final = apc_context
+        self._iosb: Final = IoStatusBlock() if iosb is None else iosb
         self._view = view
         self._keep = keep
-        self._done = threading.Event()
+        self._done: Final = done
         self._error: SofthcaError | None = None
+        self._apcs: Final = apcs
 
     @property
     def done(self) -> bool:
@@ -56,6 +76,7 @@ class Overlapped:
         """Wait for the end, at most `timeout` seconds; give Information.
 
         Raises NtStatusError for a status that is no success, TimeoutError when the time ran out.
+        The wait is not alertable.
         """
         if not self._done.wait(timeout):
             raise TimeoutError(f"the request is still pending after {timeout:g} s")
@@ -74,9 +95,13 @@ class Overlapped:
                 self._view[: len(output)] = output
         except (ValueError, BufferError) as error:
             self._error = SofthcaError(f"the output could not be stored: {error}")
+        if trace.enabled:
+            trace.record(USER_COPIED, self.request_id)
         if flags & FLAG_IOSB_WRITTEN:
             self._iosb.information = information
             self._iosb.status = iosb_status
+        if self._apcs is not None and not flags & FLAG_USER_APC:
+            self._apcs.forget(self.request_id)
         self._finish()
 
     def fail(self, error: SofthcaError) -> None:

@@ -12,15 +12,15 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import zmq
 
 from shared.envelope import KIND_ECHO, MAX_PAYLOAD, REQUEST_ID_SHIFT
 from shared.messages import Welcome
 from user_proc.errors import ConnectionClosed, ForkedProcess, SofthcaError
-from user_proc.transport.kernel_watch import KernelWatch
-from user_proc.transport.listener import CompletionListener, Credit, PendingRequest
+from user_proc.transport.completion_table import CompletionTable, Credit, PendingRequest
+from user_proc.transport.listener import CompletionListener
 from user_proc.transport.request_socket_factory import make_dealer
 from user_proc.transport.thread_port import Payload, ThreadPort
 
@@ -42,6 +42,13 @@ def _disown_in_child() -> None:
 os.register_at_fork(after_in_child=_disown_in_child)
 
 
+class Watch(Protocol):
+    """A look at the kernel behind a channel."""
+
+    def look(self) -> None:
+        """Raise KernelDied if the kernel ended or closed the session."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelCounters:
     """What has gone over the request sockets of this process; ZeroMQ's own bytes apart."""
@@ -57,12 +64,12 @@ class ChannelCounters:
 class KernelChannel:
     """The requests of one session, from any number of threads."""
 
-    def __init__(self, name: str, endpoint: str, welcome: Welcome, watch: KernelWatch) -> None:
+    def __init__(self, name: str, endpoint: str, welcome: Welcome, watch: Watch) -> None:
         self.name: Final = name
         self.session: Final = welcome.session
         self.epoch: Final = welcome.epoch
         self.max_payload: Final = min(MAX_PAYLOAD, welcome.max_payload)
-        self.watch: Final = watch
+        self.watch: Final[Watch] = watch
         self.credit: Final = Credit()
         self.outstanding: Final[dict[int, PendingRequest]] = {}
         self.closed = False
@@ -72,7 +79,7 @@ class KernelChannel:
         self._lock = threading.Lock()
         self._listener_lock = threading.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._listener: CompletionListener | None = None
+        self._listener: CompletionTable | None = None
         self._local = threading.local()
         self._ports: weakref.WeakSet[ThreadPort] = weakref.WeakSet()
         self._last_thread = 0
@@ -92,7 +99,7 @@ class KernelChannel:
         _, body = self.port().call(KIND_ECHO, payload=payload)
         return body or b""
 
-    def listener(self) -> CompletionListener:
+    def listener(self) -> CompletionTable:
         """Give the listener of overlapped completions, started at first use."""
         listener = self._listener
         if listener is None:
@@ -107,6 +114,13 @@ class KernelChannel:
         """Wait until this process has taken as many completions as an answer says were sent."""
         if sequence != self.credit.taken and self._listener is not None:
             self._listener.catch_up(sequence)
+
+    def thread_number(self, ident: int) -> int | None:
+        """Give the number the kernel knows a thread by; None before that thread's first call."""
+        for port in list(self._ports):
+            if port.owner == ident:
+                return port.number
+        return None
 
     def make_socket(self, answers: int = _PORT_ANSWERS) -> "zmq.Socket[bytes]":
         """Make a DEALER for the calling thread, with room for so many unread answers."""
@@ -170,7 +184,7 @@ class KernelChannel:
                 self._fold_retired()
         if number > _MAX_THREAD_NUMBER:
             raise SofthcaError("this session has used up its thread numbers: connect again")
-        port = ThreadPort(self, number)
+        port = self._make_port(number)
         with self._lock:
             self._ports.add(port)
         if self.closed:
@@ -178,6 +192,9 @@ class KernelChannel:
             raise ConnectionClosed(self.name)
         self._local.port = port
         return port
+
+    def _make_port(self, number: int) -> ThreadPort:
+        return ThreadPort(self, number)
 
     def _fold_retired(self) -> None:
         """Replace the oldest entries by their sum; finalisers may append meanwhile."""

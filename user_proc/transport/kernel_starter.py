@@ -128,8 +128,9 @@ def start_kernel(
 ) -> StartedKernel:
     """Start a kernel and wait until it is ready.
 
-    `settings` are the kernel's options by name (`verifier=True` becomes `--verifier`). A kernel
-    that is not bound to its owner goes on when this process ends.
+    `settings` are the kernel's options by name (`verifier=True` becomes `--verifier`,
+    `driver=["mailbox.py:driver_entry"]` loads a driver). A kernel that is not bound to its owner
+    goes on when this process ends.
     """
     paths = _paths(name)
     try:
@@ -221,6 +222,9 @@ def _spawn(
         option = "--" + setting.replace("_", "-")
         if value is True:
             arguments.append(option)
+        elif isinstance(value, (list, tuple)):
+            for one in value:
+                arguments += [option, _driver_from_here(str(one))]
         elif value is not False and value is not None:
             arguments += [option, str(value)]
     environment = dict(os.environ)
@@ -246,6 +250,14 @@ def _spawn(
     # is meant to outlive it.
     process.returncode = 0
     return process.pid, pidfd
+
+
+def _driver_from_here(specification: str) -> str:
+    """Name a driver's file so that the kernel, which runs in another folder, finds it."""
+    place, colon, entry = specification.rpartition(":")
+    if "/" in place or place.endswith(".py"):
+        return f"{os.path.abspath(place)}{colon}{entry}"
+    return specification
 
 
 def _wait_until_ready(kernel: StartedKernel, reader: int, timeout: float) -> None:

@@ -21,6 +21,8 @@ from shared.clock import now_ns
 from shared.envelope import (
     ANSWER,
     FLAG_COMPLETION_FOLLOWS,
+    FLAG_IOSB_WRITTEN,
+    FLAG_USER_APC,
     HEADER,
     KIND_CANCEL_SYNCHRONOUS,
     KIND_THREAD_EXIT,
@@ -29,7 +31,7 @@ from shared.envelope import (
     VERSION,
     make_header,
 )
-from shared.trace_points import trace
+from shared.trace_points import USER_ANSWERED, USER_SENDING, USER_SENT, trace
 from user_proc.errors import (
     CallInProgress,
     ConnectionClosed,
@@ -38,6 +40,7 @@ from user_proc.errors import (
     ProtocolError,
     SofthcaError,
 )
+from user_proc.transport.user_apcs import UserApcs
 
 if TYPE_CHECKING:
     from user_proc.transport.kernel_channel import KernelChannel
@@ -58,6 +61,15 @@ _pack = HEADER.pack
 _unpack = ANSWER.unpack
 
 
+class LateTaker:
+    """What is kept with a request, and wants its answer even when its caller has given up."""
+
+    __slots__ = ()
+
+    def take_late(self, body: bytes) -> None:
+        """Take what the answer brought; no exception, no call."""
+
+
 class ThreadPort:
     """The DEALER of one thread, and what it has under way."""
 
@@ -71,18 +83,19 @@ class ThreadPort:
         "_in_call",
         "_more",
         "_next_id",
-        "_owner",
         "_pid",
         "_recv",
         "_send",
         "_session",
         "_socket",
+        "apcs",
         "bytes_received",
         "bytes_sent",
         "late_answers",
         "messages_received",
         "messages_sent",
         "number",
+        "owner",
     )
 
     _send: Any
@@ -93,7 +106,7 @@ class ThreadPort:
         self._closed = True  # until the socket is there
         self._in_call = False
         self._pid: Final = os.getpid()
-        self._owner: Final = threading.get_ident()
+        self.owner: Final = threading.get_ident()
         self._channel: Final = channel
         self._session: Final = channel.session
         self._epoch: Final = channel.epoch
@@ -101,6 +114,7 @@ class ThreadPort:
         self._next_id = number << REQUEST_ID_SHIFT | 1
         self._abandoned: dict[int, object] = {}
         self.number: Final = number
+        self.apcs: Final = UserApcs()
         self.bytes_sent = self.bytes_received = 0
         self.messages_sent = self.messages_received = 0
         self.late_answers = 0
@@ -147,8 +161,9 @@ class ThreadPort:
                 request_id, control_code, event_handle, input_address, output_address,
                 input_length, output_length, apc_context, 0, self._credit.taken, information, 0,
             )  # fmt: skip
-            if trace.enabled:
-                trace.record("user sending", request_id)
+            traced = trace.enabled
+            if traced:
+                trace.record(USER_SENDING, request_id)
             try:
                 if payload:
                     self._send(header, _SNDMORE)
@@ -161,6 +176,8 @@ class ThreadPort:
                 self._send_patiently(header, payload)
             whole = True
             self.messages_sent += 1
+            if traced:
+                trace.record(USER_SENT, request_id)
             try:
                 frame = self._recv()
             except zmq.Again:
@@ -169,8 +186,8 @@ class ThreadPort:
             answer: Answer = _unpack(frame)
             if answer[4] != request_id or answer[0] != MAGIC or self._abandoned:
                 answer, body = self._sift(request_id, answer, body)
-            if trace.enabled:
-                trace.record("user answered", request_id)
+            if traced:
+                trace.record(USER_ANSWERED, request_id)
             self.messages_received += 1
             self.bytes_received += _HEADER if body is None else _HEADER + len(body)
         except BaseException as error:
@@ -189,7 +206,7 @@ class ThreadPort:
         self._send = self._refuse
         if not self._in_call:
             self._close_socket(0)
-        return not (self._in_call and self._owner == threading.get_ident())
+        return not (self._in_call and self.owner == threading.get_ident())
 
     def __del__(self) -> None:
         if os.getpid() != self._pid or self._closed:
@@ -256,9 +273,7 @@ class ThreadPort:
             if answer[4] >> REQUEST_ID_SHIFT != self.number or answer[4] > request_id:
                 raise ProtocolError(f"an answer to request {answer[4]:#x}, which was never made")
             self.late_answers += 1
-            self._abandoned.pop(answer[4], None)
-            if not answer[2] & FLAG_COMPLETION_FOLLOWS:
-                self._channel.outstanding.pop(answer[4], None)
+            self._drop(answer, body)
             frame = self._wait()
             body = self._recv() if self._more(_RCVMORE) else None
             answer = _unpack(frame)
@@ -267,6 +282,18 @@ class ThreadPort:
         # Answers come in order: what was abandoned before this request has had its end.
         self._abandoned.clear()
         return answer, body
+
+    def _drop(self, answer: Answer, body: bytes | None) -> None:
+        """Take from an answer nobody waits for what must not be lost."""
+        keep = self._abandoned.pop(answer[4], None)
+        if body and isinstance(keep, LateTaker):
+            keep.take_late(body)
+        if answer[2] & (FLAG_USER_APC | FLAG_IOSB_WRITTEN) == FLAG_USER_APC:
+            self.apcs.deliver(body or b"")
+        if not answer[2] & FLAG_COMPLETION_FOLLOWS:
+            self._channel.outstanding.pop(answer[4], None)
+            if not answer[2] & FLAG_USER_APC:
+                self.apcs.forget(answer[4])
 
     def _break_off(self, error: BaseException, request_id: int, keep: object, whole: bool) -> None:
         """Leave the port usable after a call that did not end; say what a socket's error means."""

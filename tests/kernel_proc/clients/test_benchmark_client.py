@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernel_proc.clients.benchmark_client import MAX_COUNT
+from kernel_proc.channel_interface.direct_calls import DirectCalls
+from kernel_proc.clients.benchmark_client import MAX_COUNT, MAX_DEPTH
 from kernel_proc.clients.direct_client import DirectCall
 from kernel_proc.io_manager import completion as completion_module
 from kernel_proc.io_manager.irp_flags import IRP_MJ_INTERNAL_DEVICE_CONTROL
@@ -49,25 +50,32 @@ EACH = COUNT + WARMUP
 
 
 def plan(
-    handle: int, path: str, completion: int = 0, payload: int = 64, count: int = COUNT
+    handle: int,
+    path: str,
+    completion: int = 0,
+    payload: int = 64,
+    count: int = COUNT,
+    depth: int = 1,
 ) -> DeviceControlRequest:
-    data = encode(BenchmarkRun(path, completion, payload, count, WARMUP))
-    return buffered(handle, IOCTL_BENCHMARK_RUN, data, 8 * count)
+    data = encode(BenchmarkRun(path, completion, payload, count, WARMUP, depth))
+    return buffered(handle, IOCTL_BENCHMARK_RUN, data, 8 * (count + 1))
 
 
-def samples_of(request: DeviceControlRequest) -> "array[int]":
+def samples_of(data: bytes) -> "array[int]":
+    """The times of the operations; the time of all together stands behind them."""
     samples = array("Q")
-    samples.frombytes(request.output or b"")
+    samples.frombytes(data)
+    assert samples.pop() >= max(samples)
     return samples
 
 
-def run(box: UserBox, path: str, completion: int, payload: int) -> "array[int]":
+def run(box: UserBox, path: str, completion: int, payload: int, depth: int = 1) -> "array[int]":
     handle = box.open("benchmark")
-    request = plan(handle, path, completion, payload)
+    request = plan(handle, path, completion, payload, depth=depth)
     box.control(request)
     box.finish(request)
     assert request.iosb_status == STATUS_SUCCESS
-    samples = samples_of(request)
+    samples = samples_of(request.output or b"")
     assert len(samples) == COUNT
     assert all(samples)
     box.close(handle)
@@ -111,8 +119,54 @@ def test_each_operation_is_one_call_and_one_completion(
     copies = 2 * EACH if path == "irp_built" and payload else 0
     own_copies = 2  # the plan in, the samples out
     assert change["copies"] == copies + own_copies
-    own_bytes = len(encode(BenchmarkRun(path, completion, payload, COUNT, WARMUP))) + 8 * COUNT
+    own_bytes = len(encode(BenchmarkRun(path, completion, payload, COUNT, WARMUP)))
+    own_bytes += 8 * (COUNT + 1)
     assert change["bytes_copied"] == copies * payload + own_bytes
+
+
+@pytest.mark.parametrize("path", ["irp", "direct"])
+@pytest.mark.parametrize("completion", [COMPLETION_DPC, COMPLETION_DEVICE])
+def test_one_dpc_drains_a_batch(box: UserBox, path: str, completion: int):
+    handle = box.open("benchmark")
+    before = _totals(box)
+    request = plan(handle, path, completion, 64, depth=16)
+    box.control(request)
+    box.finish(request)
+    after = _totals(box)
+    assert len(samples_of(request.output or b"")) == COUNT
+    batches = 1 + 3  # of 3 operations to warm up; 16, 16 and 8 of the 40
+    assert after["dpcs"] - before["dpcs"] == batches
+    assert after["interrupts"] - before["interrupts"] == (
+        batches if completion == COMPLETION_DEVICE else 0
+    )
+    irps = EACH if path == "irp" else 1  # direct: the query
+    own_irps = 1  # the run
+    assert after["irps"] - before["irps"] == irps + own_irps
+    box.close(handle)
+
+
+def test_a_request_of_a_batch_waits_for_those_before_it(box: UserBox):
+    samples = run(box, "irp", COMPLETION_DPC, 0, depth=16)
+    # All end in one go and the first was given first, so it waits longest.
+    for first in (0, 16):
+        assert samples[first] > samples[first + 15]
+
+
+def test_a_failing_request_of_a_batch_fails_the_run(box: UserBox):
+    handle = box.open("benchmark")
+    submit = box.noop.device_extension.direct.submit
+
+    def refuse_some(request: Any) -> int:
+        if request.context == 3:
+            request.completion = 99
+        return int(submit(request))
+
+    box.noop.device_extension.direct.calls = DirectCalls(refuse_some)
+    request = plan(handle, "direct", COMPLETION_DPC, 64, depth=16)
+    box.control(request)
+    box.finish(request)
+    assert request.iosb_status == STATUS_INVALID_PARAMETER
+    box.close(handle)
 
 
 def _totals(box: UserBox) -> dict[str, int]:
@@ -141,10 +195,8 @@ def _private_copy(box: UserBox) -> None:
     source.fill(data)
     request = by_address(handle, IOCTL_BENCHMARK_RUN, source, target)
     assert box.control(request) == STATUS_SUCCESS
-    assert request.information == 8 * COUNT
-    samples = array("Q")
-    samples.frombytes(target.content[: 8 * COUNT])
-    assert all(samples)
+    assert request.information == 8 * (COUNT + 1)
+    assert all(samples_of(target.content[: request.information]))
     box.close(handle)
 
 
@@ -213,13 +265,19 @@ def test_counters_need_room(box: UserBox):
         (BenchmarkRun("irp", 0, 0, 0, 0), STATUS_INVALID_PARAMETER),
         (BenchmarkRun("irp", 0, 0, MAX_COUNT + 1, 0), STATUS_INVALID_PARAMETER),
         (BenchmarkRun("irp", 0, 0, 1, MAX_COUNT + 1), STATUS_INVALID_PARAMETER),
+        (BenchmarkRun("irp", 0, 0, 1, 0), STATUS_BUFFER_TOO_SMALL),
         (BenchmarkRun("irp", 0, 0, 100, 0), STATUS_BUFFER_TOO_SMALL),
+        (BenchmarkRun("irp", 1, 0, 1, 0, 0), STATUS_INVALID_PARAMETER),
+        (BenchmarkRun("irp", 1, 0, 1, 0, MAX_DEPTH + 1), STATUS_INVALID_PARAMETER),
+        (BenchmarkRun("irp", 0, 0, 1, 0, 2), STATUS_INVALID_PARAMETER),
+        (BenchmarkRun("irp_built", 1, 0, 1, 0, 2), STATUS_INVALID_PARAMETER),
         (BenchmarkRun("floor_private_copy", 0, 64, 1, 0), STATUS_INVALID_PARAMETER),
     ],
 )
 def test_a_plan_nobody_can_perform_is_refused(box: UserBox, run_plan: BenchmarkRun, status: int):
     handle = box.open("benchmark")
-    assert box.control(buffered(handle, IOCTL_BENCHMARK_RUN, encode(run_plan), 8)) == status
+    room = 16 if run_plan.payload == 64 else 8
+    assert box.control(buffered(handle, IOCTL_BENCHMARK_RUN, encode(run_plan), room)) == status
     box.close(handle)
 
 
@@ -261,10 +319,10 @@ def test_without_a_no_op_device_a_client_fails_and_the_kernel_goes_on(box: UserB
 # --- ending early -----------------------------------------------------------------------------
 
 
-def begin_long_run(box: UserBox, path: str, then: Any) -> DeviceControlRequest:
+def begin_long_run(box: UserBox, path: str, then: Any, depth: int = 1) -> DeviceControlRequest:
     """Start a run that would take very long, then call `then(io, thread, handle)`."""
     handle = box.open("benchmark")
-    request = plan(handle, path, COMPLETION_DPC, 0, count=MAX_COUNT)
+    request = plan(handle, path, COMPLETION_DPC, 0, count=MAX_COUNT, depth=depth)
 
     def control_then(io: Any, thread: Any) -> None:
         assert device_io_control_file(io, thread, request) == STATUS_PENDING
@@ -275,11 +333,13 @@ def begin_long_run(box: UserBox, path: str, then: Any) -> DeviceControlRequest:
     return request
 
 
-@pytest.mark.parametrize("path", ["irp", "direct", "floor_thread_switch"])
+@pytest.mark.parametrize(
+    ("path", "depth"), [("irp", 1), ("irp", 16), ("direct", 1), ("floor_thread_switch", 1)]
+)
 @pytest.mark.parametrize("then", [cancel_io_file, close_handle])
-def test_a_run_ends_soon_after_cancel_or_close(box: UserBox, path: str, then: Any):
+def test_a_run_ends_soon_after_cancel_or_close(box: UserBox, path: str, depth: int, then: Any):
     begin = time.perf_counter()
-    request = begin_long_run(box, path, then)
+    request = begin_long_run(box, path, then, depth)
     assert request.iosb_status == STATUS_CANCELLED
     assert request.information == 0
     assert time.perf_counter() - begin < 0.5

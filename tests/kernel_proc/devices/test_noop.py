@@ -14,6 +14,7 @@ from shared.ioctl_codes import (
     METHOD_IN_DIRECT,
     METHOD_NEITHER,
     METHOD_OUT_DIRECT,
+    NOOP_FILL,
     ctl_code,
     noop_code,
     noop_fail_code,
@@ -136,6 +137,39 @@ def test_in_direct_leaves_both_inputs_alone(box: UserBox, completion: int, memor
     box.finish(request)
     assert (request.iosb_status, request.information) == (STATUS_SUCCESS, 64)
     assert second.content == PATTERN[:64]
+    box.close(handle)
+
+
+@pytest.mark.parametrize("touch", [True, False])
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("method", [METHOD_IN_DIRECT, METHOD_OUT_DIRECT])
+def test_a_direct_method_without_small_input_moves_its_large_buffer(
+    box: UserBox, method: int, memory: str, touch: bool
+):
+    handle = box.open()
+    target = box.buffer(memory, 100)
+    target.fill(PATTERN)
+    code = noop_code(method, COMPLETION_DEVICE, touch=touch)
+    request = by_address(handle, code, None, target)
+    before = box.io.copy_counters.copies, box.io.copy_counters.bytes_copied
+    box.control(request)
+    box.finish(request)
+    assert (request.iosb_status, request.information) == (STATUS_SUCCESS, 100)
+    filled = touch and method == METHOD_OUT_DIRECT
+    assert target.content == (bytes([NOOP_FILL]) * 100 if filled else PATTERN)
+    copied = touch and memory == "private"
+    assert box.io.copy_counters.copies - before[0] == copied
+    assert box.io.copy_counters.bytes_copied - before[1] == 100 * copied
+    box.close(handle)
+
+
+def test_filling_reaches_beyond_a_mebibyte(box: UserBox):
+    handle = box.open()
+    length = (1 << 20) + 77
+    target = box.buffer("private", length)
+    code = noop_code(METHOD_OUT_DIRECT, COMPLETION_INLINE)
+    assert box.control(by_address(handle, code, None, target)) == STATUS_SUCCESS
+    assert target.content == bytes([NOOP_FILL]) * length
     box.close(handle)
 
 

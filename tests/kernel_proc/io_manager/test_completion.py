@@ -291,6 +291,7 @@ def test_associated_irps_complete_their_master_with_the_last_one(machine: Any):
 def test_0x35_no_stack_location_left(new_machine: Any, verifier: bool):
     machine = new_machine(verifier=verifier)
     low = Filter(machine, "low", machine.scripted.device)
+    low.device.stack_size = 1  # as of a driver that forwards though it is not attached
     with pytest.raises(BugCheck) as caught:
         send(machine, low.device, stack_size=1)
     assert caught.value.code == NO_MORE_IRP_STACK_LOCATIONS

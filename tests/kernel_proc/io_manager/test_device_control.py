@@ -625,6 +625,7 @@ def test_the_stages_of_a_request_are_traced_when_asked(machine: Any):
     assert points == [
         "io service",
         "io buffers",
+        "io driver called",
         "io completing",
         "io copied back",
         "io finished",

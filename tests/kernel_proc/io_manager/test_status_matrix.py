@@ -1,77 +1,28 @@
-"""W1 to W8: 459 combinations of returned status, completed status, pending mark and method.
+"""W1 to W8 in process: the status matrix, by arena and inline, with events, APCs and a port."""
 
-The driver does what the caller's three words say, completes inside its dispatch routine with
-Information 3, and has written `ghijkl` over the caller's `abcdef`.
-"""
-
-import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from kernel_proc.io_manager.completion import complete_request
 from kernel_proc.io_manager.completion_port import CompletionPort
-from kernel_proc.io_manager.irp import get_current_irp_stack_location, mark_irp_pending
+from kernel_proc.io_manager.irp_flags import io_size_of_irp
 from kernel_proc.io_manager.system_services import DeviceControlRequest, create_event
-from kernel_proc.memory.mdl import map_locked_pages
-from shared.ioctl_codes import METHOD_BUFFERED, METHOD_NEITHER, METHOD_OUT_DIRECT, ctl_code
-from shared.nt_status import (
-    STATUS_BUFFER_OVERFLOW,
-    STATUS_NOT_IMPLEMENTED,
-    STATUS_PENDING,
-    STATUS_SUCCESS,
-    STATUS_TIMEOUT,
-    nt_error,
+from kernel_proc.io_manager.user_apc import take_user_apcs
+from shared.ioctl_codes import METHOD_BUFFERED
+from shared.nt_status import STATUS_PENDING, STATUS_SUCCESS, nt_error
+from tests.drivers.status_matrix import (
+    COMBINATIONS,
+    METHODS,
+    WORDS,
+    code,
+    expected_data,
+    is_delivered,
+    return_status,
 )
-
-STATUSES = (
-    STATUS_SUCCESS,
-    STATUS_PENDING,
-    STATUS_TIMEOUT,
-    0x0EADBEEF,
-    0x4EADBEEF,
-    STATUS_BUFFER_OVERFLOW,
-    0x8EADBEEF,
-    STATUS_NOT_IMPLEMENTED,
-    0xCEADBEEF,
-)
-METHODS = (METHOD_BUFFERED, METHOD_OUT_DIRECT, METHOD_NEITHER)
-COMBINATIONS = [
-    (ret, iosb, pending)
-    for ret in STATUSES
-    for iosb in STATUSES
-    for pending in (0, 1)
-    if not (ret == STATUS_PENDING and not pending)
-]
-WORDS = struct.Struct("<III")
 
 ARENA = 0x7000_0000_0000
 OUTPUT = ARENA + 0x100
-
-
-def return_status(device: Any, irp: Any) -> int:
-    """Do as the input says."""
-    location = get_current_irp_stack_location(irp)
-    space = irp.thread.process.address_space
-    method = location.io_control_code & 3
-    if method == METHOD_NEITHER:
-        data = space.read(location.type3_input_buffer, WORDS.size)
-    else:
-        data = bytes(irp.system_buffer[: WORDS.size])
-    ret, iosb, pending = WORDS.unpack(data)
-    if pending:
-        mark_irp_pending(irp)
-    if method == METHOD_BUFFERED:
-        irp.system_buffer[:6] = b"ghijkl"
-    elif method == METHOD_OUT_DIRECT:
-        map_locked_pages(irp.mdl_address).write(0, b"ghijkl")
-    else:
-        space.write(irp.user_buffer, b"ghijkl")
-    irp.information = 3
-    irp.status = iosb
-    complete_request(irp)
-    return ret
 
 
 class Matrix:
@@ -93,7 +44,7 @@ class Matrix:
         self.event.set()
         request = DeviceControlRequest(
             self.handle,
-            ctl_code(0x8003, 0x800, method, 0),
+            code(method),
             input=WORDS.pack(ret, iosb, pending) if self.inline else None,
             input_address=0 if self.inline else ARENA,
             input_length=WORDS.size,
@@ -106,7 +57,8 @@ class Matrix:
         returned, request = self.machine.control(request)
         assert request.finished
         assert not self.machine.thread.irps
-        assert self.machine.process.pool_charged == 0
+        queued = len(self.file.completion_port or "") + len(self.machine.thread.user_apcs)
+        assert self.machine.process.pool_charged == queued * io_size_of_irp(1)
         return returned, request
 
     def data(self, request: Any) -> bytes:
@@ -115,12 +67,6 @@ class Matrix:
             output = request.output or b""
             return output + b"abcdef"[len(output) :]
         return bytes(self.machine.memory[0x100:0x106])
-
-
-def expected_data(method: int, iosb: int) -> bytes:
-    if method != METHOD_BUFFERED:
-        return b"ghijkl"
-    return b"abcdef" if nt_error(iosb) else b"ghidef"
 
 
 def test_the_matrix_has_459_combinations():
@@ -161,7 +107,7 @@ def test_w5_w6_overlapped_handle(machine: Any, ways: str):
     for method in methods_of(ways):
         for ret, iosb, pending in COMBINATIONS:
             returned, request = matrix.ask(method, ret, iosb, pending)
-            delivered = bool(pending) or not nt_error(iosb)
+            delivered = is_delivered(iosb, pending)
             assert returned == ret
             assert request.iosb_written == delivered
             assert matrix.event.read_state() == int(delivered)
@@ -175,9 +121,10 @@ def test_w5_user_apc(machine: Any):
     for method in METHODS:
         for ret, iosb, pending in COMBINATIONS:
             _, request = matrix.ask(method, ret, iosb, pending, user_apc=True)
-            delivered = bool(pending) or not nt_error(iosb)
+            delivered = is_delivered(iosb, pending)
             assert [apc.context for apc in apcs] == ([request] if delivered else [])
-            apcs.clear()
+            assert take_user_apcs(machine.thread, 9) == ([request] if delivered else [])
+            assert machine.process.pool_charged == 0
 
 
 def test_w8_completion_port(machine: Any):
@@ -190,7 +137,7 @@ def test_w8_completion_port(machine: Any):
             assert returned == ret
             assert len(port) == 0
             matrix.ask(method, ret, iosb, pending, apc_context=0x1234)
-            delivered = bool(pending) or not nt_error(iosb)
+            delivered = is_delivered(iosb, pending)
             assert len(port) == int(delivered)
             if delivered:
                 status, packet = machine.in_process(port.remove, 0)

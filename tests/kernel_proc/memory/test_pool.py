@@ -169,10 +169,18 @@ def test_a_free_of_what_is_no_block_stops_the_machine(kernel: Any, verified: Any
 
 def test_verifier_finds_blocks_a_driver_leaves(kernel: Any, verified: Any):
     for machine in (kernel, verified):
-        machine.pool.require_freed("left", "driver noop")
+        machine.pool.require_freed(__name__, "driver noop")
         machine.pool.allocate(64, "left")
-    kernel.pool.require_freed("left", "driver noop")
-    stop = stopped(verified.pool.require_freed, "left", "driver noop")
+        machine.pool.allocate_with_quota(36, "left", machine.process)
+        machine.pool.require_freed("another", "driver other")
+    kernel.pool.require_freed(__name__, "driver noop")
+    stop = stopped(verified.pool.require_freed, __name__, "driver noop")
     assert stop.code == DRIVER_VERIFIER_DETECTED_VIOLATION
-    assert (stop.parameters[0], stop.parameters[3]) == (0x62, 1)
-    assert "driver noop" in stop.headline()
+    assert (stop.parameters[0], stop.parameters[3]) == (0x62, 2)
+    assert "driver noop leaves 2 blocks of pool, 100 bytes, tags 'left'" in stop.headline()
+
+
+def test_a_package_owns_the_blocks_of_its_modules(verified: Any):
+    verified.pool.allocate(1, "left").module = "package.part"
+    verified.pool.require_freed("pack", "driver")
+    assert stopped(verified.pool.require_freed, "package", "driver").parameters[0] == 0x62

@@ -17,6 +17,7 @@ from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL, HIGH_LEVEL, PASSIVE_LEVEL
 from kernel_proc.scheduling.kthread import create_system_thread
 from kernel_proc.scheduling.processor import Processor
+from kernel_proc.scheduling.semaphore import Semaphore
 from kernel_proc.scheduling.spinlock import SpinLock
 from shared.trace_points import trace
 
@@ -36,14 +37,14 @@ def refuse_constant(name: str) -> None:
 
 
 def stop(processor: Processor) -> BugCheck:
-    """Have a thread with an IRP in hand set an event above DISPATCH_LEVEL."""
+    """Have a thread with an IRP in hand release a semaphore above DISPATCH_LEVEL."""
 
     def faulty_driver() -> None:
         thread = processor.current_thread
         assert thread is not None
         thread.irps["IRP 5 for device 'noop'"] = None
         processor.raise_irql(HIGH_LEVEL)
-        Event(processor, notification=True).clear()
+        Semaphore(processor, 0, 1).release()
 
     with pytest.raises(BugCheck) as caught:
         processor.run_thread(faulty_driver)
@@ -54,15 +55,16 @@ def test_the_report_for_people(processor: Processor, traced: None):
     text = stop(processor).text()
     for fact in (
         "*** bug check 0xa IRQL_NOT_LESS_OR_EQUAL (0x0, 0xf, 0x0, 0x0): "
-        "KeClearEvent called at HIGH_LEVEL, at most DISPATCH_LEVEL",
-        "routine: clear (event.py:",
+        "KeReleaseSemaphore called at HIGH_LEVEL, at most DISPATCH_LEVEL",
+        "routine: release (semaphore.py:",
+        "driver: stop.<locals>.faulty_driver (test_bugcheck.py:",
         "irql: HIGH_LEVEL",
         "'faulty_driver'",
         "IRP 5 for device 'noop'",
         "before the end",
     ):
         assert fact in text
-    assert len(text.splitlines()) == 7
+    assert len(text.splitlines()) == 8
 
 
 def test_the_report_as_json(processor: Processor, traced: None):
@@ -75,7 +77,7 @@ def test_the_report_as_json(processor: Processor, traced: None):
     assert "faulty_driver" in document["thread"]
     assert document["irps"] == ["IRP 5 for device 'noop'"]
     assert len(document["last_trace_points"]) == 1
-    assert document["routine"].startswith("clear (event.py:")
+    assert document["routine"].startswith("release (semaphore.py:")
 
 
 def test_without_a_thread_the_report_says_so(processor: Processor):

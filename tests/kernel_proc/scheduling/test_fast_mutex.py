@@ -85,34 +85,34 @@ def test_k13_unsafe_forms_leave_the_level_alone(processor: Processor):
     processor.run_thread(body)
 
 
-def test_k14_acquire_and_release_unsafe_stays_at_apc_level(processor: Processor):
-    mutex = FastMutex(processor)
+def test_k14_acquire_and_release_unsafe_stays_at_apc_level(free: Processor):
+    mutex = FastMutex(free)
 
     def body() -> None:
         mutex.acquire()
         mutex.release_unsafe()
-        assert processor.irql == APC_LEVEL
+        assert free.irql == APC_LEVEL
         assert state(mutex) == (1, None, 0)
-        processor.lower_irql(PASSIVE_LEVEL)
+        free.lower_irql(PASSIVE_LEVEL)
 
-    processor.run_thread(body)
+    free.run_thread(body)
 
 
 @pytest.mark.parametrize("left_behind", [PASSIVE_LEVEL, APC_LEVEL])
 def test_k14_acquire_unsafe_and_release_takes_the_level_of_the_field(
-    processor: Processor, left_behind: int
+    free: Processor, left_behind: int
 ):
-    mutex = FastMutex(processor)
+    mutex = FastMutex(free)
 
     def body() -> None:
         mutex.old_irql = left_behind
-        processor.raise_irql(APC_LEVEL)
+        free.raise_irql(APC_LEVEL)
         mutex.acquire_unsafe()
         mutex.release()
-        assert processor.irql == left_behind
-        processor.lower_irql(PASSIVE_LEVEL)
+        assert free.irql == left_behind
+        free.lower_irql(PASSIVE_LEVEL)
 
-    processor.run_thread(body)
+    free.run_thread(body)
 
 
 @pytest.mark.parametrize("level", [DISPATCH_LEVEL, HIGH_LEVEL])
@@ -262,15 +262,15 @@ def test_each_owner_gets_its_own_level_back(processor: Processor):
     assert levels == [("high", APC_LEVEL), ("high", APC_LEVEL), ("body", PASSIVE_LEVEL)]
 
 
-def test_acquiring_it_twice_is_a_deadlock(processor: Processor):
-    mutex = FastMutex(processor)
+def test_acquiring_it_twice_is_a_deadlock(free: Processor):
+    mutex = FastMutex(free)
 
     def greedy() -> None:
         mutex.acquire()
         mutex.acquire()
 
     with pytest.raises(Deadlock, match="'greedy' waiting for Event"):
-        processor.run_thread(greedy)
+        free.run_thread(greedy)
 
 
 def test_waiting_inside_for_what_ones_own_apc_would_signal_is_a_deadlock_that_names_it(

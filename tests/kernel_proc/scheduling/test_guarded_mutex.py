@@ -275,15 +275,15 @@ def test_without_a_thread_it_cannot_be_taken(stops: Any):
         GuardedMutex(processor).acquire()
 
 
-def test_acquiring_it_twice_is_a_deadlock_that_names_it(processor: Processor):
-    mutex = GuardedMutex(processor, "command lock")
+def test_acquiring_it_twice_is_a_deadlock_that_names_it(free: Processor):
+    mutex = GuardedMutex(free, "command lock")
 
     def greedy() -> None:
         mutex.acquire()
         mutex.acquire()
 
     with pytest.raises(Deadlock) as caught:
-        processor.run_thread(greedy)
+        free.run_thread(greedy)
     (line,) = caught.value.threads
     assert "'greedy' waiting for Event(state 0) of guarded mutex 'command lock'" in line
     assert line.endswith(f"held by {mutex.owner}")

@@ -41,7 +41,9 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def in_threads(count: int, routine: Callable[[int], object]) -> list[threading.Thread]:
-    threads = [threading.Thread(target=routine, args=(number,)) for number in range(count)]
+    threads = [
+        threading.Thread(target=routine, args=(number,), daemon=True) for number in range(count)
+    ]
     for thread in threads:
         thread.start()
     return threads
@@ -211,14 +213,24 @@ def interrupt_when_asleep(processor: Processor) -> None:
     os.kill(os.getpid(), signal.SIGUSR1)
 
 
-def test_stop_from_a_signal_handler(real: Processor):
-    before = signal.signal(signal.SIGUSR1, lambda *_: real.post(real.stop))
+def test_stop_by_a_signal(real: Processor, pipe: tuple[int, int]):
+    """A handler that posts may run after the sleep it should end; the descriptor ends the sleep."""
+
+    def signalled() -> None:
+        assert os.read(pipe[0], 100) == bytes([signal.SIGUSR1])
+        real.stop()
+
+    real.add_source(pipe[0], signalled)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    wakeup_before = signal.set_wakeup_fd(pipe[1])
     try:
         threads = in_threads(1, lambda _: interrupt_when_asleep(real))
         real.run()
         threads[0].join()
     finally:
+        signal.set_wakeup_fd(wakeup_before)
         signal.signal(signal.SIGUSR1, before)
+    real.remove_source(pipe[0])
 
 
 # Descriptors

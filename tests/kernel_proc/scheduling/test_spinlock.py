@@ -87,17 +87,17 @@ def test_a_held_lock_is_bug_check_0f(processor: Processor, stops: Any, again: st
 
 
 def test_a_lock_left_by_a_thread_that_lowered_the_level_is_bug_check_0f(
-    processor: Processor, stops: Any
+    free: Processor, stops: Any
 ):
-    lock = SpinLock(processor)
+    lock = SpinLock(free)
 
     def careless() -> None:
         lock.acquire()
-        processor.lower_irql(PASSIVE_LEVEL)
+        free.lower_irql(PASSIVE_LEVEL)
 
-    processor.run_thread(careless)
+    free.run_thread(careless)
     with stops(SPIN_LOCK_ALREADY_OWNED):
-        processor.run_thread(lock.acquire)
+        free.run_thread(lock.acquire)
 
 
 def release_at_dispatch(processor: Processor, lock: SpinLock) -> None:

@@ -168,15 +168,15 @@ def test_it_wakes_all_who_wait(processor: Processor):
 
 
 @pytest.mark.parametrize("act", ["set", "cancel"])
-def test_above_dispatch_level_is_a_bug_check(processor: Processor, stops: Any, act: str):
-    timer = Timer(processor)
+def test_above_dispatch_level_is_a_bug_check(free: Processor, stops: Any, act: str):
+    timer = Timer(free)
 
     def body() -> None:
-        processor.raise_irql(HIGH_LEVEL)
+        free.raise_irql(HIGH_LEVEL)
         timer.set(5) if act == "set" else timer.cancel()
 
     with stops(IRQL_NOT_LESS_OR_EQUAL, 0, HIGH_LEVEL):
-        processor.run_thread(body)
+        free.run_thread(body)
 
 
 class Target:

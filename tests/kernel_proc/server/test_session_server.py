@@ -56,7 +56,6 @@ from shared.nt_status import (
     STATUS_INVALID_DEVICE_REQUEST,
     STATUS_INVALID_HANDLE,
     STATUS_INVALID_PARAMETER,
-    STATUS_NOT_SUPPORTED,
     STATUS_OBJECT_NAME_INVALID,
     STATUS_OBJECT_NAME_NOT_FOUND,
     STATUS_PENDING,
@@ -263,7 +262,7 @@ def test_a_name_that_is_no_device_is_a_status(client: Any, name: bytes, status: 
 def test_unknown_codes_and_kinds_without_meaning_are_statuses(client: Any):
     handle = client.open("noop")
     assert client.control(handle, 0x8001 << 16)[0].status == STATUS_INVALID_DEVICE_REQUEST
-    assert client.call(KIND_DEQUEUE)[0].status == STATUS_NOT_SUPPORTED
+    assert client.call(KIND_DEQUEUE)[0].status == STATUS_INVALID_HANDLE
 
 
 def test_events_are_waited_for(client: Any):
@@ -393,8 +392,8 @@ def test_threads_are_bounded():
         return parse_header(door.exchange([header])[0]).status
 
     assert [status_of(n) for n in (1, 2, 3)] == [
-        STATUS_NOT_SUPPORTED,
-        STATUS_NOT_SUPPORTED,
+        STATUS_INVALID_HANDLE,
+        STATUS_INVALID_HANDLE,
         STATUS_TOO_MANY_THREADS,
     ]
     door.close()
@@ -432,7 +431,7 @@ def test_after_its_exit_a_thread_is_unknown(client: Any, machine: Machine):
     for kind in (KIND_THREAD_EXIT, KIND_CANCEL_SYNCHRONOUS):
         client.post(kind, thread=5)
     assert machine.server.dropped == {"thread unknown or ended": 2}
-    assert client.call(KIND_DEQUEUE, thread=5)[0].status == STATUS_NOT_SUPPORTED
+    assert client.call(KIND_DEQUEUE, thread=5)[0].status == STATUS_INVALID_HANDLE
 
 
 def test_a_thread_that_leaves_is_not_heard_any_more(client: Any, machine: Machine):
@@ -524,7 +523,7 @@ def test_giving_up_what_does_not_exist_changes_nothing(client: Any):
     client.open("noop")
     client.post(KIND_CANCEL_SYNCHRONOUS, request_id=4711)
     assert client.door.session.threads[1].abandoned == set()
-    assert client.call(KIND_DEQUEUE)[0].status == STATUS_NOT_SUPPORTED
+    assert client.call(KIND_DEQUEUE)[0].status == STATUS_INVALID_HANDLE
 
 
 # --- the end of a session ------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.drivers.mailbox_page import driver_source
 from user_proc.process import UserProcess
 from user_proc.transport.kernel_starter import kernel_status, stop_kernel
 
@@ -111,3 +113,20 @@ def test_help_and_version(softhca: Run):
         assert done.returncode == 0
         assert "--tiny" not in done.stdout
     assert softhca("kernel", "explode").returncode == 2
+
+
+def test_a_driver_is_loaded_by_its_file(softhca: Run, tmp_path: Path):
+    (tmp_path / "mailbox.py").write_text(driver_source())
+    done = softhca("kernel", "start", "--name", "cli-driver", "--driver", "mailbox.py:driver_entry")
+    assert done.returncode == 0, done.stderr
+    with UserProcess.connect("cli-driver") as process:
+        process.open_device("mailbox").close()
+    assert stop_kernel("cli-driver")
+
+
+def test_a_driver_that_cannot_be_loaded_is_one_sentence(softhca: Run):
+    done = softhca("kernel", "start", "--name", "cli-driver", "--driver", "missing.py:driver_entry")
+    assert done.returncode == 1
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("softhca: the kernel 'cli-driver' did not start: the driver ")
+    assert "missing.py; look at the path" in sentence

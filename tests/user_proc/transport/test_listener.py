@@ -21,7 +21,7 @@ from user_proc.errors import (
     ProtocolError,
     SofthcaError,
 )
-from user_proc.transport import listener as listener_module
+from user_proc.transport import completion_table
 
 WRITTEN = FLAG_IOSB_WRITTEN | FLAG_OUTPUT_INLINE
 
@@ -87,14 +87,14 @@ def test_completion_is_delivered_and_counted(fake: Any, channel: Any, helper: An
 
 
 def test_trace_points(fake: Any, channel: Any, helper: Any, monkeypatch: pytest.MonkeyPatch):
-    trace = listener_module.trace
+    trace = completion_table.trace
     trace.clear()
     monkeypatch.setattr(trace, "enabled", True)
     header, pending = submit(fake, channel, helper)
     fake.complete(header, flags=FLAG_IOSB_WRITTEN)
     pending.wait()
     points = [(point.point, point.id) for point in trace.last()]
-    names = ("user sending", "user answered", "user completion")
+    names = ("user sending", "user sent", "user answered", "user completion")
     assert points == [(name, header.request_id) for name in names]
     trace.clear()
 
@@ -230,7 +230,7 @@ def test_an_unforeseen_failure_of_the_thread_fails_what_is_outstanding(
     fake: Any, channel: Any, helper: Any, monkeypatch: pytest.MonkeyPatch
 ):
     header, pending = submit(fake, channel, helper)
-    monkeypatch.setattr(listener_module, "ANSWER", None)
+    monkeypatch.setattr(completion_table, "ANSWER", None)
     fake.complete(header)
     assert "the listener failed" in str(pending.wait())
 
@@ -239,7 +239,7 @@ def test_refused_listener(fake: Any, channel: Any, monkeypatch: pytest.MonkeyPat
     answer = fake._take
 
     def refuse(identity: bytes, packed: bytes, payload: bytes = b"") -> None:
-        header = listener_module.ANSWER.unpack(packed)
+        header = completion_table.ANSWER.unpack(packed)
         if header[1] == 11:
             refusal = bytearray(packed)
             refusal[6:8] = KIND_REPLY.to_bytes(2, "little")

@@ -1,0 +1,126 @@
+"""Plots of a run document: a bar a row beside its floor, or percentile curves.
+
+Rules: made from the document alone; every plot shows the floors, on a logarithmic axis of time.
+matplotlib is imported when a plot is asked for, and only then.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from user_proc.bench.row_plan import row_of
+from user_proc.bench.table_view import HEADING
+from user_proc.errors import SofthcaError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS: Final = ("bars", "percentiles")
+_CURVES_AT_MOST: Final = 12
+_NINES: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.999)
+_BEYOND: Final = 10  # samples a percentile must leave beyond itself
+
+
+class PlotsUnavailable(SofthcaError):
+    """matplotlib is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "plots need matplotlib, which is not installed: "
+            f"{sys.executable} -m pip install 'matplotlib>=3.11'"
+        )
+
+
+class NothingToPlot(SofthcaError):
+    """No row is left to be drawn."""
+
+
+def plot(document: Mapping[str, Any], kind: str, words: str, destination: Path) -> None:
+    """Draw the rows whose label contains `words` and write them to a file.
+
+    The ending of the file's name is its format; raises ValueError for one nobody knows.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise PlotsUnavailable from None
+    matplotlib.use("Agg")  # no window, whatever the environment says
+    rows = [row for row in document["rows"] if words in row_of(row).label()]
+    if not rows:
+        raise NothingToPlot(f"no row's name contains {words!r}")
+    figure = _bars(rows) if kind == "bars" else _percentiles(rows)
+    figure.suptitle(f"{HEADING}\n{_origin(document)}", fontsize=8)
+    figure.savefig(destination, dpi=120)
+
+
+def _origin(document: Mapping[str, Any]) -> str:
+    provenance = document["provenance"]
+    return (
+        f"{provenance['machine']['processor']}, {provenance['python']['implementation']} "
+        f"{provenance['python']['version']}, {provenance['started']}, "
+        f"marks: {', '.join(provenance['marks']) or 'none'}"
+    )
+
+
+def _bars(rows: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Draw each row's median with its interval and the 99th percentile, and its floor."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 1.6 + 0.19 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(rows))
+    medians = [row["p50_us"] for row in rows]
+    below = [row["p50_us"] - row["p50_interval_us"][0] for row in rows]
+    above = [row["p50_interval_us"][1] - row["p50_us"] for row in rows]
+    axes.barh(places, medians, xerr=(below, above), color="tab:blue", label="p50")
+    axes.plot(
+        [row["floor_p50_us"] for row in rows], places, "k|", markersize=8, label="p50 of its floor"
+    )
+    tails = [(row["p99_us"], place) for place, row in zip(places, rows, strict=True)]
+    known = [(tail, place) for tail, place in tails if tail is not None]
+    axes.plot([tail for tail, _ in known], [place for _, place in known], "r.", label="p99")
+    axes.set_yticks(places, [row_of(dict(row)).label() for row in rows], fontsize=6)
+    axes.margins(y=0.01)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("microseconds")
+    axes.grid(visible=True, axis="x", alpha=0.3)
+    axes.legend(fontsize=7)
+    return figure
+
+
+def _percentiles(rows: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Draw the percentile curve of each row, and the medians of their floors."""
+    from matplotlib.figure import Figure
+
+    if len(rows) > _CURVES_AT_MOST:
+        raise NothingToPlot(
+            f"{len(rows)} curves cannot be told apart: choose at most {_CURVES_AT_MOST} by --rows"
+        )
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        percents, times = percentile_curve(row)
+        label = row_of(dict(row)).label()
+        (line,) = axes.plot([100.0 / (100.0 - p) for p in percents], times, label=label)
+        axes.axhline(row["floor_p50_us"], color=line.get_color(), linestyle=":", alpha=0.6)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    ticks = [2, 10, 100, 1_000, 10_000, 100_000]
+    axes.set_xticks(ticks, ["50", "90", "99", "99.9", "99.99", "99.999"])
+    axes.set_xlabel("percentile; dotted: p50 of the row's floor")
+    axes.set_ylabel("microseconds")
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend(fontsize=7)
+    return figure
+
+
+def percentile_curve(row: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """Return the percentiles that rest on enough samples, and their times in microseconds."""
+    from hdrh.histogram import HdrHistogram
+
+    histogram = HdrHistogram.decode(row["hdr_histogram"])
+    count = histogram.get_total_count()
+    percents = [p for p in _NINES if count * (100.0 - p) / 100.0 + 1e-6 >= _BEYOND]
+    return percents, [histogram.get_value_at_percentile(p) / 1000.0 for p in percents]

@@ -1,0 +1,43 @@
+"""`softhca plot`: a picture of a run document.
+
+Rules: imported with the command line, so it imports nothing of weight before it is called.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def plot(
+    file: Annotated[Path, typer.Argument(metavar="FILE.json", help="A run document.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Where to; the ending says the format. [FILE.png]"
+        ),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="bars, or percentiles.")
+    ] = "bars",
+    rows: Annotated[
+        str,
+        typer.Option("--rows", metavar="WORDS", help="Only rows whose name contains these words."),
+    ] = "",
+) -> None:
+    """Draw the rows of a run beside their floors.
+
+    Needs matplotlib, which is not installed with the rest.
+    """
+    from user_proc.bench.plot_view import KINDS, plot
+    from user_proc.cli.run_files import read_run
+
+    if kind not in KINDS:
+        raise typer.BadParameter(f"choose from {', '.join(KINDS)}", param_hint="--kind")
+    destination = out or file.with_suffix(".png")
+    document = read_run(file, "FILE.json")
+    try:
+        plot(document, kind, rows, destination)
+    except ValueError as error:  # matplotlib's word for a format it does not know
+        raise typer.BadParameter(str(error), param_hint="--out") from None
+    typer.echo(f"wrote {destination}")

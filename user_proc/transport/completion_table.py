@@ -1,0 +1,167 @@
+"""The requests whose result comes by the listener, and how much of what was sent has been taken.
+
+Each completion ends one request and is counted: that count goes out with every request as the
+credit the kernel reckons with, and a caller whose wait was answered goes on only when everything
+sent before that answer has been taken here. However it ends, by close, by the kernel's death, by
+bytes nobody understands, every request still outstanding ends with that error.
+
+Rules: `expect`, `forget` and `catch_up` from any thread; `take` and `end` from one.
+Spec: `shared/envelope.py`, KIND_LISTEN and KIND_COMPLETION.
+"""
+
+import struct
+import threading
+from typing import TYPE_CHECKING, Final, Protocol
+
+from shared.envelope import (
+    ANSWER,
+    HEADER,
+    KIND_COMPLETION,
+    KIND_LISTEN,
+    KIND_REPLY,
+    MAGIC,
+    make_header,
+)
+from shared.nt_status import STATUS_SUCCESS
+from shared.trace_points import USER_COMPLETION, trace
+from user_proc.errors import NtStatusError, ProtocolError, SofthcaError
+
+if TYPE_CHECKING:
+    from user_proc.transport.kernel_channel import KernelChannel
+
+_LISTEN_ID: Final = 1  # thread 0 makes no other request
+_COUNT: Final = 1 << 32
+
+
+class PendingRequest(Protocol):
+    """What an outstanding request must be able to take; neither call may raise or wait."""
+
+    def complete(
+        self, flags: int, iosb_status: int, information: int, output: bytes | None
+    ) -> None:
+        """Take the result."""
+
+    def fail(self, error: SofthcaError) -> None:
+        """Take the end of the connection."""
+
+
+class Flag(Protocol):
+    """What the end of a request sets, and its owner waits for."""
+
+    def is_set(self) -> bool:
+        """Tell whether it is set."""
+
+    def set(self) -> None:
+        """Set it, for good."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; False when `timeout` seconds ran out."""
+
+
+class Credit:
+    """How many completions have been taken, modulo 2**32; written by the listener alone."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+
+class CompletionTable:
+    """What is outstanding in one session, and the count of what is not any more."""
+
+    def __init__(self, channel: "KernelChannel") -> None:
+        self.messages_received = 0
+        self.bytes_received = 0
+        self._channel: Final = channel
+        self._credit: Final = channel.credit
+        self._outstanding: Final = channel.outstanding
+        self._changed = threading.Condition()
+        self._waiters = 0
+        self._ended: SofthcaError | None = None
+
+    def expect(self, request_id: int, pending: PendingRequest) -> None:
+        """Note who waits for a completion; to be called before the request is sent."""
+        self._outstanding[request_id] = pending
+        # Read after the store: the end drains the table after it has said why.
+        if self._ended is not None:
+            self._outstanding.pop(request_id, None)
+            raise self._ended.with_traceback(None)
+
+    def forget(self, request_id: int) -> None:
+        """Note that no completion will come."""
+        self._outstanding.pop(request_id, None)
+
+    def new_flag(self) -> Flag:
+        """Make the flag of one request."""
+        return threading.Event()
+
+    def catch_up(self, sequence: int) -> None:
+        """Wait until as many completions as `sequence` have been taken."""
+        with self._changed:
+            self._waiters += 1
+            try:
+                while self._is_behind(sequence):
+                    if self._ended is not None:
+                        raise self._ended.with_traceback(None)
+                    self._changed.wait()
+            finally:
+                self._waiters -= 1
+
+    def close(self) -> None:
+        """Give back what is held; the end of the channel has been told."""
+
+    def take(self, frames: list[bytes]) -> None:
+        """Hand one completion to whoever expects it; one nobody expects any more is dropped."""
+        if len(frames[0]) != HEADER.size or len(frames) > 2:
+            raise ProtocolError(f"a completion of {len(frames)} frames, {len(frames[0])} bytes")
+        magic, kind, flags, _, request_id, _, _, _, information, iosb_status = ANSWER.unpack(
+            frames[0]
+        )
+        if magic != MAGIC or kind != KIND_COMPLETION:
+            raise ProtocolError(f"the listener was sent a message of kind {kind}")
+        self.messages_received += 1
+        self.bytes_received += sum(map(len, frames))
+        if trace.enabled:
+            trace.record(USER_COMPLETION, request_id)
+        pending = self._outstanding.pop(request_id, None)
+        if pending is not None:
+            pending.complete(flags, iosb_status, information, frames[1] if frames[1:] else None)
+        with self._changed:
+            self._credit.taken = (self._credit.taken + 1) % _COUNT
+            if self._waiters:
+                self._changed.notify_all()
+
+    def end(self, error: SofthcaError) -> None:
+        """Say why there will be no more, to everyone who waits and everyone who comes."""
+        with self._changed:
+            self._ended = error
+            self._changed.notify_all()
+        while self._outstanding:
+            try:
+                _, pending = self._outstanding.popitem()
+            except KeyError:
+                break  # the last one was forgotten meanwhile
+            pending.fail(error)
+
+    def _is_behind(self, sequence: int) -> bool:
+        return 0 < (sequence - self._credit.taken) % _COUNT < _COUNT // 2
+
+    def _hello(self) -> bytes:
+        """Return the message that makes its sender the session's listener."""
+        channel = self._channel
+        return make_header(
+            KIND_LISTEN, session=channel.session, epoch=channel.epoch, request_id=_LISTEN_ID
+        )
+
+    @staticmethod
+    def _check_welcome(frames: list[bytes]) -> None:
+        """Raise unless the answer to `_hello` says yes."""
+        try:
+            magic, kind, _, _, request_id, _, status, *_ = ANSWER.unpack(frames[0])
+        except struct.error as error:
+            raise ProtocolError(f"the listener's welcome has the wrong length: {error}") from error
+        if magic != MAGIC or kind != KIND_REPLY or request_id != _LISTEN_ID:
+            raise ProtocolError(f"the listener was welcomed with a message of kind {kind}")
+        if status != STATUS_SUCCESS:
+            raise NtStatusError(status)
