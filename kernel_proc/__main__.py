@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from kernel_proc.machine import Machine
     from kernel_proc.scheduling.bugcheck import BugCheck
+    from kernel_proc.server.instance_lock import InstanceLock
     from kernel_proc.server.kernel_log import KernelLog
     from kernel_proc.settings import StartOptions
 
@@ -36,22 +37,24 @@ class Starter:
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
+        self.knows_why_not = False
 
-    def tell(self, line: str) -> None:
-        """Say one line and hang up; a starter that has gone is no error."""
+    def tell(self, line: str) -> bool:
+        """Say one line and hang up; False if there is no starter, or it has gone."""
         if self._descriptor is None:
-            return
+            return False
         descriptor, self._descriptor = self._descriptor, None
         try:
             os.write(descriptor, line.encode() + b"\n")
             os.close(descriptor)
         except OSError:
-            return
+            return False
+        return True
 
     def fail(self, sentence: str, code: int) -> int:
         """Say why there will be no kernel; return the exit code."""
         print(f"error: {sentence}", file=sys.stderr)
-        self.tell(f"error: {sentence}")
+        self.knows_why_not = self.tell(f"error: {sentence}")
         return code
 
 
@@ -83,6 +86,8 @@ class Signals:
 def main(arguments: list[str]) -> int:
     """Run until stopped; return the exit code."""
     gc.disable()  # the idle dispatcher collects
+    # From the first file on there is somebody who removes it: a signal waits until then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGUSR1))
     from kernel_proc.settings import SettingsError, find_ready_fd, parse_command_line
 
     starter = Starter(find_ready_fd(arguments))
@@ -94,30 +99,65 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_kernel(options: "StartOptions", starter: Starter) -> int:
-    from kernel_proc.io_manager.driver_image import DriverLoadFailed
-    from kernel_proc.machine import Machine
-    from kernel_proc.scheduling.bugcheck import BugCheck
+    """Get the lock and then the log: whoever is refused writes into nobody's files."""
+    from kernel_proc.server.instance_lock import InstanceLock
     from kernel_proc.server.kernel_log import KernelLog
-    from shared.connection_file import RuntimeFolderError
+    from shared.runtime_folder import RuntimeFolderError
 
     settings = options.settings
     try:
-        log = KernelLog(settings.log)
-    except OSError as error:
-        return starter.fail(f"cannot write {settings.log}: {error.strerror}", NOT_STARTED)
+        lock = InstanceLock(settings.name)
+        lock.acquire()
+    except RuntimeFolderError as error:
+        return starter.fail(str(error), NOT_STARTED)
+    log_is_needed = True
+    try:
+        try:
+            log = KernelLog(settings.log, options.take_output)
+        except OSError as error:
+            return starter.fail(f"cannot write {settings.log}: {error.strerror}", NOT_STARTED)
+        code = _serve(options, starter, lock, log)
+        log_is_needed = (
+            settings.log != str(lock.paths.log)
+            or not log.began_empty
+            or not _everybody_knows(code, options, starter, log)
+        )
+        return code
+    finally:
+        lock.release(with_log=not log_is_needed)
+
+
+def _everybody_knows(
+    code: int, options: "StartOptions", starter: Starter, log: "KernelLog"
+) -> bool:
+    # Whether the log would tell nothing new to anybody.
+    if code == STOPPED:
+        return options.owner_fd is not None or log.is_uneventful
+    return code == NOT_STARTED and starter.knows_why_not
+
+
+def _serve(
+    options: "StartOptions", starter: Starter, lock: "InstanceLock", log: "KernelLog"
+) -> int:
+    from kernel_proc.io_manager.driver_image import DriverLoadFailed
+    from kernel_proc.machine import Machine
+    from kernel_proc.scheduling.bugcheck import BugCheck
+    from shared.runtime_folder import RuntimeFolderError
+
+    settings = options.settings
     try:
         machine = Machine(settings, log=log)
     except Exception as error:
         return starter.fail(f"cannot start: {error}", NOT_STARTED)
     try:
         try:
-            machine.open()
+            machine.open(lock)
             _watch_outside(machine, options.owner_fd)
         except (RuntimeFolderError, DriverLoadFailed) as error:
             return starter.fail(str(error), NOT_STARTED)
         except OSError as error:
             return starter.fail(f"cannot start: {error}", NOT_STARTED)
-        _watch_processor(machine, log)
+        _watch_processor(machine, lock, log)
         gc.freeze()  # what is there now stays for good
         starter.tell("ready")
         machine.run()
@@ -146,23 +186,23 @@ def _watch_outside(machine: "Machine", owner_fd: int | None) -> None:
     machine.processor.add_source(owner_fd, owner_spoke)
 
 
-def _watch_processor(machine: "Machine", log: "KernelLog") -> None:
+def _watch_processor(machine: "Machine", lock: "InstanceLock", log: "KernelLog") -> None:
     from kernel_proc.scheduling.watchdog import Watchdog
 
     def violated(stop: "BugCheck") -> None:
         # In the watchdog's thread: the stuck one cannot be made to raise anything.
         _report(stop, machine.settings.log, log)
-        machine.release_instance()
+        lock.release()
         os._exit(BUG_CHECKED)
 
-    Watchdog(machine.processor, log.line, violated).start()
+    Watchdog(machine.processor, log.trouble, violated).start()
 
 
 def _report(stop: "BugCheck", log_path: str | None, log: "KernelLog") -> None:
     """Write a bug check for people to stderr, and as JSON to the log and beside it."""
     print(stop.text(), file=sys.stderr, flush=True)
     document = stop.to_json()
-    log.line(f"bug check: {document}")
+    log.trouble(f"bug check: {document}")
     if log_path is not None:
         Path(log_path + ".bugcheck.json").write_text(document + "\n", encoding="utf-8")
 

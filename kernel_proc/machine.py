@@ -35,6 +35,7 @@ from kernel_proc.settings import KernelSettings
 from shared.connection_file import own_record, write_record
 from shared.envelope import VERSION
 from shared.nt_status import STATUS_SUCCESS
+from shared.version import softhca_version
 
 _NS_PER_MS: Final = 1_000_000
 _OWN_DESCRIPTORS: Final = 64
@@ -88,14 +89,12 @@ class Machine:
 
     # Across processes
 
-    def open(self) -> None:
-        """Become the kernel of the name: lock, load drivers, listen, publish.
+    def open(self, lock: InstanceLock) -> None:
+        """Become the kernel of the name whose lock is held: load drivers, listen, publish.
 
-        RuntimeFolderError or DriverLoadFailed says why not.
+        DriverLoadFailed says why not.
         """
         assert self._requests is not None
-        lock = InstanceLock(self.settings.name)
-        lock.acquire()
         self._lock = lock
         self.drivers.load_all(self.settings.driver)
         requests = self._requests
@@ -107,18 +106,23 @@ class Machine:
         self._lifelines = LifelineListener(
             self.processor,
             self.reception.admit,
+            self._make_lane,
             self.settings.max_silent_connections,
             self.settings.hello_timeout_ms * _NS_PER_MS,
         )
         self._lifelines.listen(lock.paths.lifeline)
-        write_record(lock.paths, own_record(self.settings.name, VERSION))
+        settings = self.settings
+        record = own_record(
+            settings.name, VERSION, softhca_version(), settings.verifier, settings.log or ""
+        )
+        write_record(lock.paths, record)
         self.log(f"kernel {self.settings.name!r} is ready (pid {os.getpid()})")
 
     def run(self) -> None:
         """Serve until stopped; a BugCheck leaves through here."""
         try:
             self.processor.run()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a driver cannot end the process by sys.exit
             self.processor.unhandled_exception(error, "a callback of the dispatcher")
 
     def request_stop(self, reason: str) -> None:
@@ -148,21 +152,13 @@ class Machine:
         self.processor.stop()
 
     def close(self) -> None:
-        """Give sockets and files back, whatever happened."""
-        try:
-            if self._lifelines is not None:
-                self._lifelines.close()
-            if self._requests is not None:
-                self.processor.remove_source(self._requests.socket)
-                self._requests.close()
-            self.processor.dispatcher.idle.close()
-        finally:
-            self.release_instance()
-
-    def release_instance(self) -> None:
-        """Remove the instance's files and give its name back."""
-        if self._lock is not None:
-            self._lock.release()
+        """Give the sockets back, whatever happened; the lock is its owner's."""
+        if self._lifelines is not None:
+            self._lifelines.close()
+        if self._requests is not None:
+            self.processor.remove_source(self._requests.socket)
+            self._requests.close()
+        self.processor.dispatcher.idle.close()
 
     # In process
 

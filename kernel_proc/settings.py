@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, NoReturn
 
-from shared.connection_file import DEFAULT_INSTANCE
 from shared.envelope import MAX_PAYLOAD
+from shared.runtime_folder import DEFAULT_INSTANCE, InstanceNameError, check_name
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -48,6 +48,10 @@ class KernelSettings:
     stop_timeout_ms: int = 5_000
 
     def __post_init__(self) -> None:
+        try:
+            check_name(self.name)
+        except InstanceNameError as error:
+            raise SettingsError(str(error)) from error
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
@@ -99,19 +103,24 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """The settings, and the descriptors a starter handed over."""
+    """The settings, and what a starter arranged.
+
+    `take_output`: standard output and error go to the log, once it is open.
+    """
 
     settings: KernelSettings
     ready_fd: int | None
     owner_fd: int | None
+    take_output: bool = False
 
 
 def parse_command_line(arguments: Sequence[str]) -> StartOptions:
     """Turn arguments into settings; raise SettingsError with a sentence if they are wrong."""
     values = vars(_build_parser().parse_args(list(arguments)))
     ready_fd, owner_fd = values.pop("ready_fd"), values.pop("owner_fd")
+    take_output = values.pop("take_output")
     values["driver"] = tuple(values["driver"])
-    return StartOptions(KernelSettings(**values), ready_fd, owner_fd)
+    return StartOptions(KernelSettings(**values), ready_fd, owner_fd, take_output)
 
 
 def _build_parser() -> _Parser:
@@ -123,6 +132,9 @@ def _build_parser() -> _Parser:
     )
     parser.add_argument("--ready-fd", type=_descriptor, help="written to when ready or failed")
     parser.add_argument("--owner-fd", type=_descriptor, help="its end of file stops the kernel")
+    parser.add_argument(
+        "--take-output", action="store_true", help="write standard output and error to the log"
+    )
     for setting in fields(KernelSettings):
         option = "--" + setting.name.replace("_", "-")
         words: dict[str, Any] = {"default": setting.default, "help": _HELP[setting.name]}

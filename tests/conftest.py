@@ -1,13 +1,18 @@
 """What every test has: a runtime folder of its own, repeatable examples, and a look for leftovers.
 
-Rules: a process that outlives the run is an error of the run, whoever started it.
+Rules: a process that outlives the run is an error of the run, whoever started it. A run that is
+    interrupted, or asked to end, ends its processes and complains of none. What failed before the
+    tests (scripts/test says it in the environment) makes the run fail at its end.
 """
 
+import contextlib
 import os
+import re
 import select
 import shutil
 import signal
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +21,64 @@ import pytest
 from hypothesis import settings
 
 RUN_VARIABLE = "SOFTHCA_TEST_RUN"
+FAILED_CHECKS = "SOFTHCA_FAILED_CHECKS"
+ONLY_WHEN_NAMED = ("stress", "benchmark")
 LEAVE_SECONDS = 5.0
 
 settings.register_profile("developer", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
+failed_checks = pytest.StashKey[str]()
+not_named = pytest.StashKey[int]()
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests with real processes to one worker when the run is spread over several (-n)."""
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take what scripts/test left, and let SIGTERM and SIGHUP end the run as Ctrl-C does."""
+    config.stash[failed_checks] = os.environ.pop(FAILED_CHECKS, "")
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the kinds that -m does not name; keep real processes to one worker (-n)."""
+    named = re.findall(r"\w+", config.option.markexpr or "")
+    kinds = [kind for kind in ONLY_WHEN_NAMED if kind not in named]
+    left_out = [item for item in items if any(map(item.get_closest_marker, kinds))]
+    if left_out:
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
+    config.stash[not_named] = len(left_out)
     for item in items:
         if item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.xdist_group("processes"))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Say why a run without a failed test is not a good one."""
+    if config.stash[failed_checks]:
+        terminalreporter.write_line(
+            f"FAILED before the tests: {config.stash[failed_checks]}", red=True
+        )
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        count = config.stash.get(not_named, 0)
+        kinds = " or ".join(ONLY_WHEN_NAMED)
+        hint = f"; {count} were left out, since -m names no {kinds}" if count else ""
+        terminalreporter.write_line(
+            f"NOTHING WAS TESTED: no test fits the arguments{hint}; the exit code is 5", red=True
+        )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run for a check that failed before it; a worse end of pytest itself is kept."""
+    good = session.exitstatus == pytest.ExitCode.OK
+    if good and session.config.stash[failed_checks]:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +88,7 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def private_run() -> Iterator[Path]:
+def private_run(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Give the run (or the worker) a short runtime folder of its own; then look for leftovers."""
     folder = Path(tempfile.mkdtemp(prefix="sht-"))
     run = uuid.uuid4().hex
@@ -45,11 +96,13 @@ def private_run() -> Iterator[Path]:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
         patch.setenv(RUN_VARIABLE, run)
         yield folder
+    interrupted = request.session.exitstatus == pytest.ExitCode.INTERRUPTED
     try:
-        left = [name for pid in processes_of(run) if (name := end_if_it_stays(pid))]
+        ends = [end_if_it_stays(pid, ask=interrupted) for pid in processes_of(run)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    assert not left, f"processes outlived the tests: {left}"
+    left = [name for name in ends if name]
+    assert interrupted or not left, f"processes outlived the tests: {left}"
 
 
 def processes_of(run: str) -> list[int]:
@@ -65,13 +118,16 @@ def processes_of(run: str) -> list[int]:
     return found
 
 
-def end_if_it_stays(pid: int) -> str:
-    """Give a process time to leave; end one that does not, and return its description."""
+def end_if_it_stays(pid: int, ask: bool) -> str:
+    """Give a process time to leave, having asked it or not; end and describe one that stays."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return ""
     try:
+        if ask:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
         if select.select([descriptor], [], [], LEAVE_SECONDS)[0]:
             return ""
         name = describe(pid)

@@ -9,6 +9,7 @@ import errno
 from typing import Final
 
 from shared import nt_status as nt
+from shared.connection_file import InstanceNameError, RuntimeFolderError
 from shared.nt_status import status_name
 
 
@@ -17,13 +18,15 @@ class SofthcaError(Exception):
 
 
 class KernelNotRunning(SofthcaError):
-    """There is no kernel of that name to talk to."""
+    """There is no kernel of that name to talk to, or to stop.
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"no kernel named {name!r} is running: start it with "
-            f"'softhca kernel start --name {name}'"
-        )
+    `folder` is the runtime folder that was looked into.
+    """
+
+    def __init__(self, name: str, folder: object = "", advice: str = "") -> None:
+        where = f" in {folder}" if str(folder) else ""
+        cure = advice or f"start it with 'softhca kernel start --name {name}'"
+        super().__init__(f"no kernel named {name!r} is running{where}: {cure}")
         self.name = name
 
 
@@ -52,6 +55,17 @@ class KernelStartFailed(SofthcaError):
 
 class RuntimeFolderUnusable(SofthcaError):
     """The folder of sockets cannot be used as it is."""
+
+
+class InvalidInstanceName(SofthcaError, ValueError):
+    """No kernel can have such a name; the text says which it can have."""
+
+
+def folder_error(error: RuntimeFolderError) -> SofthcaError:
+    """Give the user side's error for what `shared.connection_file` complains of."""
+    if isinstance(error, InstanceNameError):
+        return InvalidInstanceName(str(error))
+    return RuntimeFolderUnusable(str(error))
 
 
 class ConnectionClosed(SofthcaError):
@@ -90,12 +104,15 @@ _UNKNOWN: Final = (errno.EIO, "the driver completed the request with this status
 _WORDS: Final[dict[int, tuple[int, str]]] = {
     nt.STATUS_TIMEOUT: (errno.ETIMEDOUT, "the time given ran out"),
     nt.STATUS_ALERTED: (errno.EINTR, "the wait was interrupted"),
+    nt.STATUS_USER_APC: (errno.EINTR, "a user APC came first"),
     nt.STATUS_BUFFER_OVERFLOW: (errno.EMSGSIZE, "there was more data than the output buffer holds"),
     nt.STATUS_DEVICE_BUSY: (errno.EBUSY, "the device is busy"),
     nt.STATUS_NOT_IMPLEMENTED: (errno.ENOSYS, "the driver does not implement this"),
     nt.STATUS_ACCESS_VIOLATION: (errno.EFAULT, "a buffer address is not mapped as needed"),
     nt.STATUS_INVALID_HANDLE: (errno.EBADF, "the handle is closed or was never given"),
     nt.STATUS_INVALID_PARAMETER: (errno.EINVAL, "an argument is out of range or malformed"),
+    nt.STATUS_INVALID_PARAMETER_1: (errno.EINVAL, "an argument is out of range or malformed"),
+    nt.STATUS_INVALID_PARAMETER_MIX: (errno.EINVAL, "the arguments do not go together"),
     nt.STATUS_NO_SUCH_DEVICE: (errno.ENODEV, "there is no such device"),
     nt.STATUS_INVALID_DEVICE_REQUEST: (errno.ENOTTY, "the device does not know this request"),
     nt.STATUS_NO_MEMORY: (errno.ENOMEM, "the kernel has no memory for this"),
@@ -105,7 +122,11 @@ _WORDS: Final[dict[int, tuple[int, str]]] = {
     nt.STATUS_OBJECT_NAME_INVALID: (errno.EINVAL, "the name is malformed"),
     nt.STATUS_OBJECT_NAME_NOT_FOUND: (errno.ENOENT, "no device has this name"),
     nt.STATUS_OBJECT_PATH_NOT_FOUND: (errno.ENOENT, "no device has this name"),
-    nt.STATUS_QUOTA_EXCEEDED: (errno.EDQUOT, "this process has used up its quota"),
+    nt.STATUS_QUOTA_EXCEEDED: (
+        errno.EDQUOT,
+        "the requests of this process hold as much pool as they may (pool_bytes_per_process): "
+        "let some end first, or send less at a time",
+    ),
     nt.STATUS_INSUFFICIENT_RESOURCES: (
         errno.EAGAIN,
         "too much is outstanding or the kernel lacks resources; finish some requests first",
@@ -117,8 +138,14 @@ _WORDS: Final[dict[int, tuple[int, str]]] = {
     nt.STATUS_DELETE_PENDING: (errno.ENODEV, "the device is being removed"),
     nt.STATUS_REVISION_MISMATCH: (errno.EPROTO, "the kernel speaks another version"),
     nt.STATUS_TOO_MANY_SESSIONS: (errno.EUSERS, "the kernel has as many users as it admits"),
-    nt.STATUS_TOO_MANY_THREADS: (errno.EUSERS, "this process has as many threads as are admitted"),
-    nt.STATUS_TOO_MANY_OPENED_FILES: (errno.EMFILE, "this process has too many handles"),
+    nt.STATUS_TOO_MANY_THREADS: (
+        errno.EUSERS,
+        "this process has as many calling threads as are admitted (max_threads_per_session)",
+    ),
+    nt.STATUS_TOO_MANY_OPENED_FILES: (
+        errno.EMFILE,
+        "this process has as many handles as it may (max_handles_per_session): close some",
+    ),
     nt.STATUS_INVALID_CONNECTION: (errno.ENOTCONN, "the kernel does not know this session"),
     nt.STATUS_PROCESS_IS_TERMINATING: (errno.ESRCH, "the session is ending"),
     nt.STATUS_THREAD_IS_TERMINATING: (errno.ESRCH, "the thread is ending"),

@@ -19,7 +19,7 @@ from shared.envelope import FLAG_SYNCHRONOUS, KIND_CANCEL
 from shared.ioctl_codes import FILE_READ_ACCESS, FILE_WRITE_ACCESS
 from shared.messages import Welcome
 from shared.nt_status import STATUS_NOT_FOUND
-from user_proc.errors import RuntimeFolderUnusable, SofthcaError
+from user_proc.errors import SofthcaError, folder_error
 from user_proc.io.completion_port import CompletionPort, create_completion_port
 from user_proc.io.device_handle import DeviceHandle, open_device
 from user_proc.io.event_handle import EventHandle, create_event
@@ -40,8 +40,8 @@ class SessionLifeline(ArenaLifeline, Protocol):
     def welcome(self) -> Welcome:
         """The session's numbers."""
 
-    def close(self) -> None:
-        """End the session."""
+    def close(self, *, to_the_end: bool = False) -> bool:
+        """End the session; True if the kernel is known to be done with this process's memory."""
 
 
 class UserProcess:
@@ -53,7 +53,7 @@ class UserProcess:
         self._lifeline: Final = lifeline
         self._arenas: Final = ArenaAllocator(lifeline)
         # Holds nothing of this object, so that it also runs for one that was forgotten.
-        self._finalizer = weakref.finalize(self, _close, self.channel, self._lifeline)
+        self._finalizer = weakref.finalize(self, _close, self.channel, self._lifeline, self._arenas)
 
     @classmethod
     def connect(cls, name: str = DEFAULT_INSTANCE) -> Self:
@@ -61,7 +61,7 @@ class UserProcess:
         try:
             paths = instance_paths(name)
         except RuntimeFolderError as error:
-            raise RuntimeFolderUnusable(str(error)) from error
+            raise folder_error(error) from error
         memory = _own_memory()
         try:
             lifeline = LifelineChannel(paths, memory)
@@ -194,7 +194,10 @@ def _own_memory() -> OwnMemory:
         ) from error
 
 
-def _close(channel: KernelChannel, lifeline: SessionLifeline) -> None:
+def _close(channel: KernelChannel, lifeline: SessionLifeline, arenas: ArenaAllocator) -> None:
     """Close from the top down; the lifeline's end is the session's end."""
-    channel.close()
-    lifeline.close()
+    try:
+        arenas.close()
+        channel.close()
+    finally:  # also when a signal handler raises: the session must not stay
+        channel.let_go(lifeline.close(to_the_end=channel.holds_memory))

@@ -8,7 +8,6 @@ import os
 import platform
 import subprocess
 import sys
-import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -16,26 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from shared.clock import clock_info, now_ns
+from shared.version import softhca_version
 
 PACKAGES: Final = ("pyzmq", "msgpack", "greenlet", "psutil", "typer", "rich", "hdrhistogram")
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _GIT_SECONDS: Final = 5.0
 _CLOCK_READS: Final = 20_000
 _CONTAINER_WORDS: Final = ("docker", "kubepods", "containerd", "libpod", "lxc")
-
-
-def softhca_version() -> str:
-    """Return the version of this source tree, else of the installed package."""
-    project = _ROOT / "pyproject.toml"
-    if project.is_file():
-        with project.open("rb") as file:
-            version = tomllib.load(file).get("project", {}).get("version")
-        if isinstance(version, str):
-            return version
-    try:
-        return metadata.version("softhca")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _git(*arguments: str) -> str | None:

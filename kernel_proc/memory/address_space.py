@@ -23,6 +23,7 @@ from shared.nt_status import (
     STATUS_CONFLICTING_ADDRESSES,
     STATUS_DATATYPE_MISALIGNMENT,
     STATUS_INVALID_PARAMETER,
+    STATUS_PROCESS_IS_TERMINATING,
     STATUS_SUCCESS,
 )
 from shared.segment import PAGE_SIZE
@@ -230,10 +231,11 @@ class AddressSpace:
             raise AccessViolation(address, is_write, "no private memory was handed over")
         try:
             return self._lane.run(routine, private, address, argument, *more)
-        except AccessViolation:
-            raise
-        except RaisedStatus as ended:  # the process is being run down while its page is stuck
-            raise AccessViolation(address, is_write, str(ended)) from ended
+        except RaisedStatus as refusal:
+            if refusal.status != STATUS_PROCESS_IS_TERMINATING:
+                raise
+            # The process is being run down while its page is stuck.
+            raise AccessViolation(address, is_write, str(refusal)) from refusal
 
     def _enter(self, address: int, length: int, is_write: bool, alignment: int = 1) -> None:
         processor = self._processor

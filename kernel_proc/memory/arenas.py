@@ -35,16 +35,21 @@ DEFAULT_ARENA_QUOTA: Final = 256 << 20
 DEFAULT_TOTAL_ARENA_QUOTA: Final = 1 << 30
 DEFAULT_ARENA_COUNT: Final = 256  # each holds a descriptor here and one at its user
 
+_ENDING: Final = "the process is ending"
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class ArenaGrant(NamedTuple):
-    """The answer to a request for memory; `descriptor` is the receiver's to send and close."""
+    """The answer to a request for memory; `descriptor` is the receiver's to send and close.
+
+    `reason` says in words what stood against it.
+    """
 
     status: int
     arena_id: int = 0
     length: int = 0
     descriptor: int = -1
+    reason: str = ""
 
 
 class _Arena:
@@ -97,12 +102,12 @@ class ArenaTable:
         """Make an arena of at least `length` bytes, in whole pages."""
         self._space.process.processor.require_irql(PASSIVE_LEVEL, "arena allocation")
         if length <= 0 or length > sys.maxsize:
-            return ArenaGrant(STATUS_INVALID_PARAMETER)
+            return ArenaGrant(STATUS_INVALID_PARAMETER, reason=f"no arena has {length} bytes")
         self._empty_retired()
         length = round_to_pages(length)
-        status = self._charge(length)
-        if status != STATUS_SUCCESS:
-            return ArenaGrant(status)
+        refused = self._charge(length)
+        if refused is not None:
+            return refused
         arena_id = next(self._ids)
         try:
             descriptor, mapping = self._lane.run(
@@ -110,13 +115,16 @@ class ArenaTable:
             )
         except RaisedStatus as ended:
             self._uncharge(length)
-            return ArenaGrant(ended.status)
+            return ArenaGrant(ended.status, reason=_ENDING)
         except OSError as error:
             self._uncharge(length)
             out_of_descriptors = error.errno in _OUT_OF_DESCRIPTORS
-            return ArenaGrant(
-                STATUS_INSUFFICIENT_RESOURCES if out_of_descriptors else STATUS_NO_MEMORY
-            )
+            if out_of_descriptors:
+                return ArenaGrant(
+                    STATUS_INSUFFICIENT_RESOURCES, reason="the kernel has no descriptors left"
+                )
+            reason = f"the system gives no {_size(length)} of shared memory: {error.strerror}"
+            return ArenaGrant(STATUS_NO_MEMORY, reason=reason)
         except BaseException:
             self._uncharge(length)
             raise
@@ -124,7 +132,7 @@ class ArenaTable:
         if self._closed:  # the process ended while this thread waited
             os.close(descriptor)  # nobody else has it, so nothing needs emptying
             self._uncharge(length)
-            return ArenaGrant(STATUS_PROCESS_IS_TERMINATING)
+            return ArenaGrant(STATUS_PROCESS_IS_TERMINATING, reason=_ENDING)
         self._arenas[arena_id] = arena
         return ArenaGrant(STATUS_SUCCESS, arena_id, length, descriptor)
 
@@ -167,18 +175,22 @@ class ArenaTable:
             },
         }
 
-    def _charge(self, length: int) -> int:
+    def _charge(self, length: int) -> ArenaGrant | None:
+        """Charge an arena to the process and the kernel; or say why it cannot be had."""
         if self._closed:
-            return STATUS_PROCESS_IS_TERMINATING
+            return ArenaGrant(STATUS_PROCESS_IS_TERMINATING, reason=_ENDING)
         if self._count >= self._most_arenas:
-            return STATUS_INSUFFICIENT_RESOURCES
+            reason = f"this process may hold {self._most_arenas} arenas and holds {self._count}"
+            return ArenaGrant(STATUS_INSUFFICIENT_RESOURCES, reason=reason)
         if not self.quota.charge(length):
-            return STATUS_QUOTA_EXCEEDED
+            reason = f"this process may hold {_beyond(self.quota, length)}"
+            return ArenaGrant(STATUS_QUOTA_EXCEEDED, reason=reason)
         if not self._total.charge(length):
             self.quota.give_back(length)
-            return STATUS_INSUFFICIENT_RESOURCES
+            reason = f"all processes together may hold {_beyond(self._total, length)}"
+            return ArenaGrant(STATUS_INSUFFICIENT_RESOURCES, reason=reason)
         self._count += 1
-        return STATUS_SUCCESS
+        return None
 
     def _uncharge(self, length: int) -> None:
         self._count -= 1
@@ -195,6 +207,18 @@ class ArenaTable:
                 arena.empty()
             finally:
                 self._uncharge(arena.length)
+
+
+def _beyond(quota: MemoryQuota, length: int) -> str:
+    return (
+        f"{_size(quota.limit)} of arenas and {_size(quota.used)} are held: {_size(length)} more "
+        "are too many"
+    )
+
+
+def _size(length: int) -> str:
+    whole, rest = divmod(length, 1 << 20)
+    return f"{whole} MiB" if not rest else f"{length} bytes"
 
 
 def _discard(made: tuple[int, mmap.mmap]) -> None:

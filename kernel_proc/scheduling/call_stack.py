@@ -6,6 +6,7 @@ that hold drivers.
 Spec: WDK, Bug Check 0xCB (parameter 1: the calling address in the driver).
 """
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -33,6 +34,7 @@ def calling_driver(depth: int = 1) -> str:
     return ", called by ".join(names)
 
 
+@functools.cache
 def _is_driver(path: str) -> bool:
     if path.startswith(_KERNEL):
         return path.startswith(_DRIVERS)

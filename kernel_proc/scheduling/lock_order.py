@@ -77,15 +77,19 @@ class LockOrder:
         """Note that the running code takes `lock`, or waits for it from here on."""
         processor = self._processor
         thread, in_dpc = processor.current_thread, processor.dpc_routine_active
-        mine = self._mine()
         place = calling_driver() or "kernel code"
+        if self.held:
+            self._check_taken(lock, place, tried)
+        self.held.append(Held(lock, thread, in_dpc, form, old_irql, place))
+
+    def _check_taken(self, lock: Lock, place: str, tried: bool) -> None:
+        mine = self._mine()
         for earlier in mine:
             if earlier.lock is lock:
                 self._stop(_SELF_DEADLOCK, lock, 0, f"{lock}, taken at {earlier.place}, once more")
         if not tried:
             for earlier in mine:
                 self._enter(earlier, lock, place)
-        self.held.append(Held(lock, thread, in_dpc, form, old_irql, place))
 
     def give(self, lock: Lock, form: str, old_irql: int = -1) -> None:
         """Note that the running code gives `lock` back."""
@@ -102,8 +106,8 @@ class LockOrder:
         if held.old_irql != old_irql:
             detail = f"{lock}: IRQL {held.old_irql} was saved at {held.place}, {old_irql} came back"
             self._stop(_WRONG_IRQL_HANDED_BACK, lock, old_irql, detail)
-        last = self._mine()[-1]
-        if last is not held:
+        last = self.held[-1]
+        if last is not held and (last := self._mine()[-1]) is not held:
             detail = f"{lock} is released before {last.lock}, taken later at {last.place}"
             self._stop(_WRONG_RELEASE_ORDER, lock, id(last.lock), detail)
         self.held.remove(held)
@@ -120,13 +124,20 @@ class LockOrder:
         return len(self._mine())
 
     def _mine(self) -> list[Held]:
+        return [held for held in self.held if self._is_mine(held)]
+
+    def _is_mine(self, held: Held) -> bool:
         # A DPC routine holds none of the locks of the thread it interrupted.
         processor = self._processor
-        thread, in_dpc = processor.current_thread, processor.dpc_routine_active
-        return [held for held in self.held if held.thread is thread and held.in_dpc == in_dpc]
+        return (
+            held.thread is processor.current_thread and held.in_dpc == processor.dpc_routine_active
+        )
 
     def _find(self, lock: Lock) -> Held | None:
         # One's own first: others may stand in line for it.
+        last = self.held[-1] if self.held else None
+        if last is not None and last.lock is lock and self._is_mine(last):
+            return last
         for held in [*reversed(self._mine()), *self.held]:
             if held.lock is lock:
                 return held

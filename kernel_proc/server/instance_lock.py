@@ -53,23 +53,45 @@ class InstanceLock:
             for path in (self.paths.lifeline, self.paths.request_socket):
                 _remove_stale_socket(path)
             self._write_pid()
-        except BaseException:
+        except BaseException as error:
             os.close(self._descriptor)
             self._descriptor = -1
+            if isinstance(error, OSError):
+                where = error.filename or self.paths.lock
+                raise RuntimeFolderError(
+                    f"{where} is in the way ({error.strerror}): remove it"
+                ) from error
             raise
 
-    def release(self) -> None:
-        """Remove every file of the instance, the folder too if nothing else is in it."""
+    def release(self, with_log: bool = False) -> None:
+        """Remove every file of the instance, the folder too if nothing else is in it.
+
+        A log that nobody needs goes too, `with_log`. If the folder was removed meanwhile, what is
+        there now is another kernel's.
+        """
         if self._descriptor < 0:
             return
-        remove_record(self.paths)
-        own = (self.state_path, self.paths.lifeline, self.paths.request_socket, self.paths.lock)
-        for path in own:
-            path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # a log stays, and so does its folder
-            self.paths.folder.rmdir()
+        if self._is_in_place():
+            self._remove_files(with_log)
         os.close(self._descriptor)
         self._descriptor = -1
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self.paths.lock.lstat())
+        except OSError:
+            return False
+
+    def _remove_files(self, with_log: bool) -> None:
+        paths = self.paths
+        own = [paths.connection_file, self.state_path, paths.lifeline, paths.request_socket]
+        if with_log:
+            own.append(paths.log)
+        for path in (*own, paths.lock):
+            with contextlib.suppress(OSError):  # somebody else's doing
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a log that stays keeps its folder
+            paths.folder.rmdir()
 
     def _try_lock(self) -> bool:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -78,7 +100,10 @@ class InstanceLock:
         except FileNotFoundError:  # a kernel that stops has just removed the folder
             return False
         except OSError as error:
-            raise RuntimeFolderError(f"cannot open {self.paths.lock}: {error.strerror}") from error
+            raise RuntimeFolderError(
+                f"cannot open {self.paths.lock}: {error.strerror}; make {self.paths.folder} "
+                "writable for you, or remove it"
+            ) from error
         try:
             locked = self._lock(descriptor)
         except BaseException:
@@ -104,7 +129,8 @@ class InstanceLock:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RuntimeFolderError(
-                f"a kernel named {self.paths.name!r} is running already ({self._holder()})"
+                f"a kernel named {self.paths.name!r} is running already ({self._holder()}): stop "
+                f"it with 'softhca kernel stop --name {self.paths.name}', or use another --name"
             ) from None
         return False
 

@@ -1,28 +1,32 @@
 """The lifeline of an open session: arena messages, and the sign that its process lives.
 
 Messages are served one at a time on a KTHREAD of the session, because making memory may take
-long; meanwhile the next ones wait in the socket. The end of the connection (death or exec) or of
-the process is the end of the session.
+long; meanwhile the next ones wait in the socket. The end of the connection (death or exec), a
+goodbye, or the end of the process is the end of the session. It is told at once, by shutting down
+one direction; the connection is closed when nothing of the process's memory can be reached from
+here any more, so that it knows when to give up buffers of requests it will get no answer to.
 
-Rules: callbacks run in the dispatcher and never wait.
+Rules: callbacks run in the dispatcher and never wait; messages are taken by the session's lane.
 Spec: shared/messages.py.
 """
 
+import contextlib
 import socket
 from collections.abc import Callable
 
 from kernel_proc.scheduling.kthread import create_user_thread
+from kernel_proc.scheduling.raised_status import RaisedStatus
 from kernel_proc.server.packet import (
-    Packet,
     PacketError,
     close_all,
+    has_ended,
     receive_packet,
     send_packet,
 )
 from kernel_proc.server.session import Session
 from shared.message_codec import MessageError, decode
 from shared.messages import AllocateArena, ArenaGranted, ArenaMapped, Done, FreeArena, Message
-from shared.nt_status import STATUS_INVALID_PARAMETER, STATUS_SUCCESS, status_name
+from shared.nt_status import STATUS_INVALID_PARAMETER, STATUS_SUCCESS
 
 Depart = Callable[[Session, str], object]
 
@@ -42,15 +46,20 @@ class Lifeline:
         if session.peer is not None:
             self._processor.add_source(session.peer.pidfd, self._process_ended)
 
-    def close(self) -> None:
-        """Hang up; what is being served ends without an answer."""
+    def end(self) -> None:
+        """Tell that the session ends; what is being served ends without an answer."""
         if not self._is_open:
             return
         self._is_open = False
         self._processor.remove_source(self._connection)
-        self._connection.close()
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
         if self._session.peer is not None:
             self._processor.remove_source(self._session.peer.pidfd)
+
+    def hang_up(self) -> None:
+        """Close the connection, behind the last work in the session's lane."""
+        self._session.lane.later(self._connection.close)
 
     def _process_ended(self) -> None:
         # Asked again: the event may be that of an earlier owner of the descriptor's number.
@@ -59,26 +68,24 @@ class Lifeline:
             self._depart(self._session, "its process has ended")
 
     def _readable(self) -> None:
-        try:
-            packet = receive_packet(self._connection)
-        except PacketError as error:
-            self._answer(Done(0, STATUS_INVALID_PARAMETER, str(error)))
-            return
-        if packet is None:
-            return
-        if not packet.data:
+        # The end is looked for here, since the lane can be stuck.
+        if has_ended(self._connection):
             self._depart(self._session, "its lifeline has ended")
             return
         self._processor.remove_source(self._connection)
-        self._thread.enter_kernel(self._serve, packet)
+        self._thread.enter_kernel(self._serve)
 
-    def _serve(self, packet: Packet) -> None:
+    def _serve(self) -> None:
         # On the session's KTHREAD.
-        close_all(packet.descriptors)
-        if packet.descriptors:
-            self._answer(Done(0, STATUS_INVALID_PARAMETER, "no descriptors were expected"))
+        try:
+            data = self._session.lane.run(_take_message, self._connection)
+        except PacketError as error:
+            self._answer(Done(0, STATUS_INVALID_PARAMETER, str(error)))
+        except RaisedStatus:
+            return  # the session is being run down
         else:
-            self._serve_message(packet.data)
+            if data:
+                self._serve_message(data)
         if self._is_open:
             self._processor.add_source(self._connection, self._readable)
 
@@ -92,9 +99,11 @@ class Lifeline:
         if isinstance(message, AllocateArena):
             self._allocate(message)
         elif isinstance(message, ArenaMapped):
-            self._done(message.request, arenas.mapped(message.arena, message.base))
+            reason = f"arena {message.arena} cannot be at {message.base:#x}, or lies elsewhere"
+            self._done(message.request, arenas.mapped(message.arena, message.base), reason)
         elif isinstance(message, FreeArena):
-            self._done(message.request, arenas.free(message.arena))
+            reason = f"this process has no arena {message.arena}"
+            self._done(message.request, arenas.free(message.arena), reason)
         else:
             reason = f"{type(message).__name__} has no place on an open lifeline"
             self._answer(Done(0, STATUS_INVALID_PARAMETER, reason))
@@ -102,7 +111,7 @@ class Lifeline:
     def _allocate(self, message: AllocateArena) -> None:
         grant = self._session.arenas.allocate(message.length)
         if grant.status != STATUS_SUCCESS:
-            self._done(message.request, grant.status)
+            self._done(message.request, grant.status, grant.reason)
             return
         granted = ArenaGranted(message.request, grant.arena_id, grant.length)
         try:
@@ -110,10 +119,20 @@ class Lifeline:
         finally:
             close_all([grant.descriptor])
 
-    def _done(self, request: int, status: int) -> None:
-        reason = "" if status == STATUS_SUCCESS else status_name(status)
-        self._answer(Done(request, status, reason))
+    def _done(self, request: int, status: int, reason: str) -> None:
+        self._answer(Done(request, status, "" if status == STATUS_SUCCESS else reason))
 
     def _answer(self, message: Message, *descriptors: int) -> None:
         if self._is_open and not send_packet(self._connection, message, descriptors):
             self._depart(self._session, "it does not read its lifeline")
+
+
+def _take_message(connection: socket.socket) -> bytes:
+    """Take the next message, in the lane; no bytes if there is none."""
+    packet = receive_packet(connection)
+    if packet is None:
+        return b""
+    close_all(packet.descriptors)
+    if packet.descriptors:
+        raise PacketError("no descriptors were expected")
+    return packet.data

@@ -1,10 +1,16 @@
-"""One message and its descriptors over a SOCK_SEQPACKET socket, without waiting.
+"""One message and its descriptors over a SOCK_SEQPACKET socket.
 
-Rules: descriptors of a packet that is refused here are closed here.
-Spec: unix(7), SCM_RIGHTS; recvmsg(2), MSG_TRUNC, MSG_CTRUNC.
+What a peer hands over can be anything: a file of a file system that does not answer, a socket
+that lingers. Closing such a descriptor may take for ever, or fail; so may closing a connection
+that has one queued, and receiving what cannot be kept.
+
+Rules: descriptors of a packet that is refused here are closed here. `receive_packet` and
+`close_all` of what a peer sent are for a lane; `has_ended` and `send_packet` never wait.
+Spec: unix(7), SCM_RIGHTS; recvmsg(2), MSG_TRUNC, MSG_CTRUNC; close(2).
 """
 
 import array
+import contextlib
 import os
 import socket
 from collections.abc import Iterable, Sequence
@@ -27,6 +33,17 @@ class Packet(NamedTuple):
 
     data: bytes
     descriptors: tuple[int, ...]
+
+
+def has_ended(connection: socket.socket) -> bool:
+    """Tell whether the peer has left, or says goodbye by an empty packet; takes nothing."""
+    try:
+        data, _, flags, _ = connection.recvmsg(1, 0, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:  # reset: it left with mail unread
+        return True
+    return not data and not flags & socket.MSG_CTRUNC  # CTRUNC: it carries descriptors
 
 
 def receive_packet(connection: socket.socket) -> Packet | None:
@@ -76,6 +93,7 @@ def send_packet(
 
 
 def close_all(descriptors: Iterable[int]) -> None:
-    """Close descriptors that nobody takes over."""
+    """Close descriptors that nobody takes over; what closing reports is their owner's loss."""
     for descriptor in descriptors:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

@@ -1,6 +1,6 @@
 """Who is at the other end of a lifeline, and whether the descriptors it hands over are its own.
 
-Rules: nothing here waits; descriptors that are not returned have been closed.
+Rules: nothing here waits but `check_memory_descriptors`, whose descriptors can be anything.
 Spec: unix(7) SO_PEERCRED, SO_PEERPIDFD; pidfd_open(2); proc(5).
 """
 
@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from shared.connection_file import process_start_ticks
@@ -31,17 +32,25 @@ class PeerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A process at the time it connected: the pidfd stays with it whoever gets its pid later."""
+    """A process at the time it connected: the pidfd stays with it whoever gets its pid later.
+
+    `stack` is where its stack begins, which is another place in every program it runs.
+    """
 
     pid: int
     start_ticks: int
     pidfd: int
+    stack: int = 0
 
     def is_alive(self) -> bool:
         """Tell whether the process has not ended yet."""
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
         return not poller.poll(0)
+
+    def runs_another_program(self) -> bool:
+        """Tell whether the process has replaced itself by exec, as far as that can be seen."""
+        return bool(self.stack) and process_stack(self.pid) not in (self.stack, 0)
 
     def close(self) -> None:
         """Close the pidfd."""
@@ -60,7 +69,7 @@ def identify(connection: socket.socket) -> Peer:
     pidfd = _peer_pidfd(connection, pid)
     try:
         ticks = process_start_ticks(pid)
-        peer = Peer(pid, ticks or 0, pidfd)
+        peer = Peer(pid, ticks or 0, pidfd, process_stack(pid))
         if not peer.is_alive():
             raise PeerRefused(f"process {pid} has ended")
         if ticks is None:
@@ -69,6 +78,15 @@ def identify(connection: socket.socket) -> Peer:
         os.close(pidfd)
         raise
     return peer
+
+
+def process_stack(pid: int) -> int:
+    """Give the address where the stack of a process begins; 0 if it is not told."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    return int(text.rpartition(")")[2].split()[25])  # field 28, counted after the command name
 
 
 def _peer_pidfd(connection: socket.socket, pid: int) -> int:
@@ -90,8 +108,11 @@ def check_memory_descriptors(pid: int, memory: int, maps: int) -> None:
     A process can open the memory of any process it may trace; taking such a descriptor from it
     would let it reach a third party through the kernel.
     """
-    _check_proc_file(pid, memory, "mem", os.O_RDWR)
-    _check_proc_file(pid, maps, "maps", os.O_RDONLY)
+    try:
+        _check_proc_file(pid, memory, "mem", os.O_RDWR)
+        _check_proc_file(pid, maps, "maps", os.O_RDONLY)
+    except OSError as error:
+        raise PeerRefused(f"a descriptor cannot be examined: {error.strerror}") from error
 
 
 def _check_proc_file(pid: int, descriptor: int, name: str, access: int) -> None:

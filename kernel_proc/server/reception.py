@@ -18,6 +18,7 @@ from kernel_proc.memory.private_memory import PrivateMemory
 from kernel_proc.memory.quota import MemoryQuota
 from kernel_proc.scheduling.os_lane import Lane
 from kernel_proc.scheduling.process import KProcess
+from kernel_proc.server.hello import Greeting
 from kernel_proc.server.lifeline import Lifeline
 from kernel_proc.server.packet import send_packet
 from kernel_proc.server.peer import Peer
@@ -25,7 +26,7 @@ from kernel_proc.server.rundown import Rundown
 from kernel_proc.server.session import Session, SessionTable
 from kernel_proc.settings import KernelSettings
 from shared.envelope import VERSION
-from shared.messages import Hello, Refused, Welcome
+from shared.messages import Refused, Welcome
 from shared.nt_status import STATUS_ACCESS_DENIED, STATUS_TOO_MANY_SESSIONS
 
 _LONGEST_NAME = 64
@@ -55,31 +56,35 @@ class Reception:
         self._log = log
 
     def admit(
-        self, connection: socket.socket, peer: Peer, hello: Hello, memory: int, maps: int
+        self, connection: socket.socket, peer: Peer, greeting: Greeting, lane: Lane
     ) -> Refused | None:
         """Make a session of a connection, or say why not.
 
-        Takes both descriptors over in any case; connection and peer only if it succeeds.
+        Takes both descriptors over in any case; connection, peer and lane only if it succeeds.
         """
         self._retire_former(peer)
         try:
-            private = PrivateMemory(memory, maps)
+            private = PrivateMemory(greeting.memory, greeting.maps)
         except OSError as error:
             return Refused(STATUS_ACCESS_DENIED, f"its memory cannot be reached: {error.strerror}")
         if self._sessions.is_full:
             private.close()
             count = len(self._sessions)
             return Refused(STATUS_TOO_MANY_SESSIONS, f"the kernel serves {count} processes already")
-        session = self.open(hello.process_name, peer.pid, private, peer)
-        lifeline = Lifeline(connection, session, self._rundown.begin)
-        session.close_lifeline = lifeline.close
+        session = self.open(greeting.hello.process_name, peer.pid, private, peer, lane)
+        session.lifeline = Lifeline(connection, session, self._rundown.begin)
         self._log(f"{session} opened")
         if not send_packet(connection, self.welcome(session)):
             self._rundown.begin(session, "it left before it was welcomed")
         return None
 
     def open(
-        self, name: str, pid: int, private: PrivateMemory | None, peer: Peer | None = None
+        self,
+        name: str,
+        pid: int,
+        private: PrivateMemory | None,
+        peer: Peer | None = None,
+        lane: Lane | None = None,
     ) -> Session:
         """Make a session's objects and let it in."""
         settings = self._settings
@@ -88,7 +93,7 @@ class Reception:
         process = KProcess(
             self._io.processor, printable, pid, pool_quota=settings.pool_bytes_per_process
         )
-        lane = self._make_lane(f"lane {number}")
+        lane = lane or self._make_lane(f"lane {number}")
         space = AddressSpace(process, lane, private=private)
         process.address_space = space
         process.handle_table = HandleTable(settings.max_handles_per_session)
@@ -117,12 +122,16 @@ class Reception:
 
     def _retire_former(self, peer: Peer) -> None:
         # The pid has been given to a new process, so its former owner has ended, whether or not
-        # that has been noticed yet.
+        # that has been noticed yet. Or the process has replaced its program while a child that
+        # it forked holds the lifeline open: there is no sign of that, so it is looked for when it
+        # matters, by the new program and when places are short.
         for session in self._sessions:
             former = session.peer
-            if (
-                former is not None
-                and former.pid == peer.pid
-                and former.start_ticks != peer.start_ticks
-            ):
+            if former is None:
+                continue
+            if former.pid == peer.pid and former.start_ticks != peer.start_ticks:
                 self._rundown.begin(session, "its process id belongs to another process now")
+            elif (
+                former.pid == peer.pid or self._sessions.is_full
+            ) and former.runs_another_program():
+                self._rundown.begin(session, "its process runs another program now")

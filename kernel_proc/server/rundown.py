@@ -2,6 +2,7 @@
 
 No more mail; handles closed and requests cancelled by the I/O manager; no page may be left
 locked; arenas, address space and lane go last, because drivers may touch the memory until then.
+The lane's last errand closes the lifeline: the process's memory is out of reach from then on.
 
 Rules: `begin` at PASSIVE_LEVEL anywhere; the work runs on a system thread and waits.
 Spec: WDK: IRP_MJ_CLEANUP, IRP_MJ_CLOSE; bug check 0x76; docs/rundown.md.
@@ -47,8 +48,8 @@ class Rundown:
         if session.ending:
             return
         self._server.unbind(session)
-        if session.close_lifeline is not None:
-            session.close_lifeline()
+        if session.lifeline is not None:
+            session.lifeline.end()
         name = f"run-down of session {session.number}"
         create_system_thread(self._io.processor, self._run, session, reason, name=name)
 
@@ -65,6 +66,8 @@ class Rundown:
         check_no_locked_pages(process)
         session.arenas.close()
         session.address_space.close()
+        if session.lifeline is not None:
+            session.lifeline.hang_up()
         session.lane.close()
         if session.peer is not None:
             session.peer.close()
@@ -73,8 +76,12 @@ class Rundown:
         self.completed += 1
         elapsed_us = (clock.now_ns() - started_ns) // 1000
         self._log(
-            f"{session} ended: {reason}; {session.requests} requests, {handles} handles closed, "
-            f"run down in {elapsed_us} us"
+            f"{session} ended: {reason}; {_counted(session.requests, 'request')}, "
+            f"{_counted(handles, 'handle')} closed, run down in {elapsed_us} us"
         )
         if not len(self._sessions):
             self.none_left.set()
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

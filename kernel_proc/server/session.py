@@ -9,8 +9,8 @@ Rules: dispatcher's OS thread only.
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
 
 from kernel_proc.memory.address_space import AddressSpace
 from kernel_proc.memory.arenas import ArenaTable
@@ -63,6 +63,16 @@ class UserThread:
         self.spare: Any = None
 
 
+class SessionConnection(Protocol):
+    """What a session lives by."""
+
+    def end(self) -> None:
+        """Tell the process that the session ends."""
+
+    def hang_up(self) -> None:
+        """Tell it that nothing of its memory is reached any more."""
+
+
 class Session:
     """One user process inside the door.
 
@@ -73,7 +83,6 @@ class Session:
     __slots__ = (
         "address_space",
         "arenas",
-        "close_lifeline",
         "completions_sent",
         "completions_taken",
         "dropped_answers",
@@ -82,6 +91,7 @@ class Session:
         "held_completions",
         "in_flight",
         "lane",
+        "lifeline",
         "listener",
         "max_requests",
         "number",
@@ -109,7 +119,7 @@ class Session:
         self.arenas = arenas
         self.lane = lane
         self.peer = peer
-        self.close_lifeline: Callable[[], object] | None = None
+        self.lifeline: SessionConnection | None = None
         self.max_requests = max_requests
         self.threads: dict[int, UserThread] = {}
         self.listener: bytes | None = None

@@ -18,6 +18,7 @@ from kernel_proc.io_manager.system_services import waitable_objects
 from kernel_proc.io_manager.user_apc import take_user_apcs
 from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.wait import USER_MODE, DispatcherObject, wait_for_multiple
+from kernel_proc.server.device_services import ServerRequest
 from kernel_proc.server.service_types import Door, Request, unless_abandoned
 from kernel_proc.server.session import UserThread
 from shared.envelope import (
@@ -117,6 +118,8 @@ def _answer(
     flags = FLAG_OUTPUT_INLINE if output else 0
     if status == STATUS_USER_APC:
         flags = FLAG_USER_APC
-        ids = [apc.request_id for apc in take_user_apcs(caller.kthread, MAX_USER_APCS)]
+        # What a driver queued for purposes of its own is no request; it ends the wait, too.
+        contexts = take_user_apcs(caller.kthread, MAX_USER_APCS)
+        ids = [one.request_id for one in contexts if isinstance(one, ServerRequest)]
         output = struct.pack(f"<{len(ids)}Q", *ids)
     door.answers.reply(caller, request[3], status, flags, payload=output)

@@ -1,4 +1,4 @@
-"""Drivers of one's own in a real kernel: the page's mailbox, right and wrong; what is refused."""
+"""A kernel process with drivers of one's own: the mailbox, right and wrong, and what is refused."""
 
 import json
 import re
@@ -12,7 +12,8 @@ import pytest
 
 from tests.drivers.mailbox_page import ENTRY, WRONG, blocks, driver_source, program_source
 from user_proc.errors import KernelStartFailed
-from user_proc.transport.kernel_starter import kernel_status, start_kernel
+from user_proc.transport.kernel_control import kernel_status
+from user_proc.transport.kernel_starter import start_kernel
 
 pytestmark = pytest.mark.processes
 

@@ -233,6 +233,11 @@ def test_an_entry_that_raises(drivers: Drivers):
     assert f"({path}, line 3); correct it there" in text
 
 
+def test_an_entry_that_calls_sys_exit(drivers: Drivers):
+    path = drivers.file("import sys\ndef driver_entry(driver):\n    sys.exit(0)\n")
+    assert "its entry raised SystemExit: 0 (" in drivers.refused(f"{path}:driver_entry")
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -397,3 +402,19 @@ def test_drivers_stay_when_sessions_could_not_be_run_down(drivers: Drivers):
     stop(machine)
     assert not machine.stopped_clean
     assert events == ["loaded kept"]
+
+
+def test_a_driver_cannot_end_the_kernel_by_sys_exit(drivers: Drivers):
+    path = drivers.file(
+        "import sys\n"
+        "from kernel_proc.io_manager import wdm\n"
+        "def driver_entry(driver):\n"
+        "    wdm.create_system_thread(driver.processor, lambda: wdm.delay_execution("
+        "driver.processor, 10**9) or sys.exit(0))\n"
+        "    return 0\n"
+    )
+    machine = drivers.machine(f"{path}:driver_entry")
+    with pytest.raises(BugCheck) as caught:
+        machine.run()
+    assert caught.value.name == "KMODE_EXCEPTION_NOT_HANDLED"
+    assert "SystemExit left" in caught.value.headline()

@@ -3,13 +3,14 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-TOOLS = ("bash", "cat", "dirname", "env", "find", "flock", "mkdir", "mv", "readlink")
+TOOLS = ("bash", "cat", "dirname", "env", "find", "flock", "mkdir", "mv", "readlink", "rm")
 TOOLS += ("sha256sum", "stat", "uname")
 
 
@@ -29,7 +30,11 @@ class ProjectCopy:
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
         self.add_python("python3")
-        self.environment = {"PATH": str(self.bin), "FAKE": str(self.fake)}
+        self.environment = {
+            "PATH": str(self.bin),
+            "FAKE": str(self.fake),
+            "REAL_PYTHON": sys.executable,
+        }
 
     @property
     def venv(self) -> Path:
@@ -64,6 +69,21 @@ class ProjectCopy:
 
     def switch_off(self, name: str) -> None:
         (self.fake / name).unlink()
+
+    def have_wait(self, name: str) -> None:
+        """Have pip or a check wait at a FIFO; `wait_for` waits for it to come there."""
+        for fifo in (f"{name}-waits", f"{name}-started"):
+            os.mkfifo(self.fake / fifo)
+
+    def wait_for(self, name: str) -> str:
+        return (self.fake / f"{name}-started").read_text().strip()
+
+    def let_go(self, name: str) -> None:
+        (self.fake / f"{name}-waits").write_text("go on\n")
+
+    def change_project(self) -> None:
+        with (self.root / "pyproject.toml").open("a") as file:
+            file.write("# changed\n")
 
     def start(
         self,

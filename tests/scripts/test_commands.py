@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,28 +31,66 @@ def test_all_checks_run_and_pytest_gets_the_arguments(copy: ProjectCopy):
     assert "FAILED" not in done.stdout
 
 
+def test_without_arguments_the_tests_are_spread_over_two_workers(copy: ProjectCopy):
+    copy.run(script="scripts/test")
+    assert checks(copy)[-1] == "-m pytest -n 2"
+    copy.run(script="scripts/test", PYTEST_ADDOPTS="-n 0")
+    assert checks(copy)[-1] == "-m pytest"
+
+
 @pytest.mark.parametrize("failing", ["ruff", "mypy", "lint-imports"])
-def test_a_failed_check_fails_the_whole_and_stops_nothing(copy: ProjectCopy, failing: str):
+def test_a_failed_check_stops_nothing_and_is_told_to_pytest(copy: ProjectCopy, failing: str):
     copy.switch(f"fail-{failing}", "3")
-    done = copy.run(script="scripts/test")
-    assert done.returncode == 1
-    assert checks(copy) == [*CHECKS, "-m pytest"]
+    done = copy.run("-x", script="scripts/test")
+    assert checks(copy) == [*CHECKS, "-m pytest -x"]
     assert done.stdout.endswith("output of pytest\n")
-    assert "== FAILED: " in done.stdout
+    failed = done.stdout.partition("== FAILED: ")[2].partition(" (see above)")[0]
+    assert failing.replace("lint-imports", "import rules") in failed
+    assert f" failed={failed}\n" in done.stdout
 
 
-@pytest.mark.parametrize("also_failing", [False, True])
-def test_the_exit_code_of_pytest_is_kept(copy: ProjectCopy, also_failing: bool):
-    copy.switch("fail-pytest", "5")
-    if also_failing:
-        copy.switch("fail-mypy", "1")
-    assert copy.run(script="scripts/test").returncode == 5
-
-
-def test_a_check_that_failed_is_named(copy: ProjectCopy):
+def test_every_check_that_failed_is_named(copy: ProjectCopy):
     copy.switch("fail-mypy", "1")
     copy.switch("fail-lint-imports", "1")
     assert "== FAILED: mypy, import rules (" in copy.run(script="scripts/test").stdout
+
+
+def test_pytest_takes_the_place_of_the_script_so_that_signals_and_its_code_count(
+    copy: ProjectCopy,
+):
+    copy.run(script="scripts/test")
+    copy.switch("fail-pytest", "5")
+    with copy.start(script="scripts/test") as process:
+        out, _ = process.communicate(timeout=30)
+    assert f"pid={process.pid} failed=\n" in out
+    assert process.returncode == 5
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        (signal.SIGHUP, 129),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_a_signal_in_a_check_ends_the_check_and_no_test_begins(
+    copy: ProjectCopy, number: signal.Signals, code: int
+):
+    copy.run(script="scripts/test")
+    copy.forget()
+    copy.have_wait("mypy")
+    process = copy.start(script="scripts/test")
+    check = os.pidfd_open(int(copy.wait_for("mypy")))
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert errors == ("" if code < 0 else "softhca: interrupted before the tests began\n")
+    ended, _, _ = select.select([check], [], [], 30)
+    os.close(check)
+    assert ended
+    assert checks(copy) == CHECKS[:3]
 
 
 def test_ci_takes_nothing_from_apt_when_python_is_complete(copy: ProjectCopy):
@@ -70,7 +111,7 @@ def test_ci_on_a_bare_machine_installs_what_the_set_up_needs_first(copy: Project
     assert done.returncode == 0, done.stderr
     apt = ["apt-get update -q", "apt-get install -y -q python3 python3-venv"]
     assert copy.log[:3] == [*apt, "venv by python3"]
-    assert checks(copy)[-1] == "-m pytest"
+    assert checks(copy)[-1] == "-m pytest -n 2"
 
 
 def test_ci_ends_when_apt_fails(copy: ProjectCopy):

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.processes
 
 MADE_ANEW = ["venv by python3", "pip -e ."]
+ONCE = """\
+setting up .venv (once)...
+  making the virtual environment with python3...
+  fetching and installing the packages with pip; the first time takes half a minute or more...
+"""
+INTERRUPTED = "softhca: the set-up of .venv was interrupted; the next start takes it up again\n"
 
 
 def steps(copy: ProjectCopy) -> list[str]:
@@ -39,7 +45,7 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
 def test_the_first_start_makes_the_environment_and_goes_on(copy: ProjectCopy):
     done = copy.run("bench", "two words", "*")
     assert done.returncode == 0
-    assert done.stderr == "setting up .venv (once)...\n"
+    assert re.sub(r"with /\S+/", "with ", done.stderr) == ONCE
     assert steps(copy) == MADE_ANEW
     words = [line for line in done.stdout.splitlines() if line.startswith("argument=")]
     assert words == ["argument=bench", "argument=two words", "argument=*"]
@@ -96,7 +102,7 @@ def test_a_changed_source_of_the_set_up_runs_pip_again(copy: ProjectCopy, source
     copy.forget()
     with (copy.root / source).open("a") as file:
         file.write("# changed\n")
-    assert copy.run().stderr == "setting up .venv (something is new)...\n"
+    assert copy.run().stderr.startswith("setting up .venv (something is new)...\n  fetching and")
     assert steps(copy) == ["pip -e ."]
     copy.forget()
     copy.run()
@@ -139,8 +145,7 @@ def test_an_extra_is_added_once_and_kept(copy: ProjectCopy):
     copy.run(script="scripts/test")
     copy.run()
     assert [line for line in steps(copy) if line.startswith(("pip", "venv"))] == []
-    with (copy.root / "pyproject.toml").open("a") as file:
-        file.write("# changed\n")
+    copy.change_project()
     copy.forget()
     copy.run()
     assert steps(copy) == ["pip -e .[test]"]
@@ -171,49 +176,67 @@ def test_an_environment_made_by_hand_that_does_not_fit_is_not_touched(
 # --- interrupted, and several at once ------------------------------------------------------------
 
 
-def test_a_set_up_that_was_killed_is_done_again_when_its_pip_has_ended(copy: ProjectCopy):
-    for fifo in ("pip-waits", "pip-started"):
-        os.mkfifo(copy.fake / fifo)
+def test_a_set_up_that_was_killed_takes_its_pip_with_it_and_is_done_again(copy: ProjectCopy):
+    copy.have_wait("pip")
     first = copy.start()
-    assert (copy.fake / "pip-started").read_text() == "started\n"
+    copy.wait_for("pip")
     first.kill()
-    first.wait()
+    # The pipes end when shell and pip, which both hold them, are gone.
+    first.communicate(timeout=30)
     assert copy.stamp == "unfinished\n"
 
     second = copy.start()
-    assert second.stderr is not None
-    assert second.stderr.readline() == "waiting for another set-up of this .venv to end...\n"
-    (copy.fake / "pip-waits").write_text("go on\n")
-    # The pipe of the second pip stands in the same place.
-    assert (copy.fake / "pip-started").read_text() == "started\n"
-    (copy.fake / "pip-waits").write_text("go on\n")
+    copy.wait_for("pip")
+    copy.let_go("pip")
     out, errors = second.communicate(timeout=30)
-    assert (second.returncode, errors) == (0, "setting up .venv (once)...\n")
+    assert second.returncode == 0, errors
     assert out.startswith("pid=")
     assert steps(copy) == MADE_ANEW * 2
-    first.communicate(timeout=30)
 
 
-def test_an_interrupt_from_the_keyboard_ends_the_set_up_and_its_pip(copy: ProjectCopy):
-    for fifo in ("pip-waits", "pip-started"):
-        os.mkfifo(copy.fake / fifo)
+@pytest.mark.parametrize(
+    ("number", "group", "code"),
+    [
+        (signal.SIGINT, True, 130),
+        (signal.SIGINT, False, 130),
+        (signal.SIGTERM, False, 143),
+        (signal.SIGHUP, False, 129),
+    ],
+)
+def test_a_signal_ends_the_set_up_and_its_pip_in_one_sentence(
+    copy: ProjectCopy, number: signal.Signals, group: bool, code: int
+):
+    copy.have_wait("pip")
     process = copy.start(own_group=True)
-    assert (copy.fake / "pip-started").read_text() == "started\n"
-    os.killpg(process.pid, signal.SIGINT)
-    # The pipes end when shell and pip, which both hold them, are gone.
-    done = process.communicate(timeout=30)
-    assert (process.returncode, *done) == (130, "", "setting up .venv (once)...\n")
+    copy.wait_for("pip")
+    (os.killpg if group else os.kill)(process.pid, number)
+    out, errors = process.communicate(timeout=30)
+    assert (process.returncode, out) == (code, "")
+    assert re.sub(r"with /\S+/", "with ", errors) == ONCE + INTERRUPTED
     assert copy.stamp == "unfinished\n"
 
 
+def test_a_start_that_waits_for_another_set_up_can_be_ended(copy: ProjectCopy):
+    copy.have_wait("pip")
+    first = copy.start()
+    copy.wait_for("pip")
+    second = copy.start()
+    assert second.stderr is not None
+    assert second.stderr.readline() == "waiting for another set-up of this .venv to end...\n"
+    second.terminate()
+    assert second.communicate(timeout=30) == ("", INTERRUPTED)
+    assert second.returncode == 143
+    copy.let_go("pip")
+    first.communicate(timeout=30)
+    assert (first.returncode, steps(copy)) == (0, MADE_ANEW)
+
+
 def test_a_change_made_while_pip_runs_is_seen_at_the_next_start(copy: ProjectCopy):
-    for fifo in ("pip-waits", "pip-started"):
-        os.mkfifo(copy.fake / fifo)
+    copy.have_wait("pip")
     process = copy.start()
-    assert (copy.fake / "pip-started").read_text() == "started\n"
-    with (copy.root / "pyproject.toml").open("a") as file:
-        file.write("# changed\n")
-    (copy.fake / "pip-waits").write_text("go on\n")
+    copy.wait_for("pip")
+    copy.change_project()
+    copy.let_go("pip")
     process.communicate(timeout=30)
     for fifo in ("pip-waits", "pip-started"):
         copy.switch_off(fifo)

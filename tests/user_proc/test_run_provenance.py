@@ -2,13 +2,13 @@
 
 import pytest
 
+from shared.version import softhca_version
 from user_proc import run_provenance
 from user_proc.run_document import dump_strict
 from user_proc.run_provenance import (
     begin_provenance,
     clock,
     end_provenance,
-    softhca_version,
     switches,
 )
 

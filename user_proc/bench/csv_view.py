@@ -1,6 +1,7 @@
 """The CSV view of a run document: one line per row.
 
-Rules: made from the document alone; what is None is an empty field, as CSV has no null.
+Rules: made from the document alone; what is None is an empty field, as CSV has no null; true and
+false are written as in JSON.
 """
 
 import csv
@@ -46,5 +47,11 @@ def rows_as_csv(document: Mapping[str, Any]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in document["rows"]:
-        writer.writerow(["" if row[name] is None else row[name] for name in COLUMNS])
+        writer.writerow([_field(row[name]) for name in COLUMNS])
     return text.getvalue()
+
+
+def _field(value: Any) -> Any:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else value

@@ -3,6 +3,7 @@
 Rules: the heading says whose numbers these are before the first number is seen.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -150,15 +151,15 @@ def _reading_lines(document: Mapping[str, Any]) -> Iterator[str]:
         f"Full round trips, each timed with perf_counter_ns; {settings['blocks']} blocks in "
         f"{settings['rounds']} fresh processes per row, floor and row in turn, warmed up by "
         f"{warmup} operations a round that are not counted; p50 is the median of block medians; "
-        "- stands where fewer than ten samples lie beyond."
+        "- stands where fewer than ten samples lie beyond; ! behind a row with a mark of its own."
     )
     yield _loop_line(settings)
     meanings = {
         "overloaded": "a row fell behind its schedule: its times are those of a growing queue, "
         "and are not to be compared",
         "copies": "a row made more or fewer copies than its method has",
-        "unsteady": "a floor moved by more than a tenth while measured (rows with !): "
-        "compare ratios rather than times",
+        "unsteady": "a floor moved by more than a tenth while measured: compare ratios rather "
+        "than times",
         "unpinned": "processes were free to change cores (--pin CPU,CPU holds them)",
         "virtual": "a virtual machine: other guests may take time from it",
         "busy": "other programs were running: expect longer tails",
@@ -215,8 +216,13 @@ def render(document: Mapping[str, Any], width: int) -> RenderableType:
 
 
 def print_table(document: Mapping[str, Any], *, to_stderr: bool = False) -> None:
-    """Print the view; where the output is no terminal it is plain text of a fixed width."""
+    """Print the view; where the output is no terminal it is plain text, as wide as COLUMNS says."""
     console = Console(stderr=to_stderr)
     if not console.is_terminal:
-        console = Console(stderr=to_stderr, width=PLAIN_WIDTH, no_color=True)
+        console = Console(stderr=to_stderr, width=_plain_width(), no_color=True)
     console.print(render(document, console.width))
+
+
+def _plain_width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) else PLAIN_WIDTH

@@ -1,20 +1,26 @@
 """`softhca kernel start|stop|status|list`: kernels by name.
 
+With `--json` whatever goes wrong is told on standard output too, as an object with "error".
+
 Rules: imported with the command line, so it imports nothing of weight before it is called.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from user_proc.cli.help_pages import Command, Group
 from user_proc.cli.outcome import FAILED, NOT_RUNNING, complain
+from user_proc.errors import SofthcaError
 
 if TYPE_CHECKING:
-    from user_proc.transport.kernel_starter import KernelStatus
+    from user_proc.transport.kernel_control import KernelStatus
 
 kernel_commands = typer.Typer(
-    no_args_is_help=True, help="Start, stop and look at kernel processes."
+    cls=Group, no_args_is_help=True, help="Start, stop and look at kernel processes."
 )
 
 Name = Annotated[
@@ -23,9 +29,10 @@ Name = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
 
 _DEFAULT = "default"
+_NS_PER_S = 1_000_000_000
 
 
-@kernel_commands.command()
+@kernel_commands.command(cls=Command)
 def start(
     name: Name = _DEFAULT,
     verifier: Annotated[
@@ -40,47 +47,68 @@ def start(
             "may be given again.",
         ),
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="Append the log to this file, and keep it, instead of one in the runtime folder.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a kernel in the background; it runs until it is stopped."""
-    from user_proc.transport.kernel_starter import kernel_status, start_kernel
+    from user_proc.transport.kernel_control import kernel_status
+    from user_proc.transport.kernel_starter import start_kernel
 
-    kernel = start_kernel(
-        name, owner_bound=False, settings={"verifier": verifier, "driver": driver}
-    )
-    status = kernel_status(name)
+    with _errors_as_json(as_json):
+        kernel = start_kernel(
+            name,
+            owner_bound=False,
+            settings={"verifier": verifier, "driver": driver, "log": log},
+        )
+        status = kernel_status(name)
     _show(status, as_json, f"kernel {name!r} is running (pid {kernel.pid}), log {kernel.log}")
 
 
-@kernel_commands.command()
+@kernel_commands.command(cls=Command)
 def stop(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
     """Stop a kernel: every session is run down first."""
-    from user_proc.transport.kernel_starter import kernel_status, stop_kernel
+    from user_proc.transport.kernel_control import kernel_status, stop_kernel
 
-    in_order = stop_kernel(name)
-    _show(kernel_status(name), as_json, f"kernel {name!r} has stopped")
-    if not in_order:
-        complain(f"the kernel {name!r} did not stop in time and was killed")
-        raise typer.Exit(FAILED)
+    with _errors_as_json(as_json):
+        in_order = stop_kernel(name)
+        status = kernel_status(name)
+    if in_order:
+        log = f"; its log is {status.log}" if status.log else ""
+        _show(status, as_json, f"kernel {name!r} has stopped{log}")
+        return
+    sentence = f"the kernel {name!r} did not stop in time and was killed"
+    if as_json:
+        typer.echo(json.dumps({**_values(status), "error": sentence}))
+    complain(sentence)
+    raise typer.Exit(FAILED)
 
 
-@kernel_commands.command()
+@kernel_commands.command(cls=Command)
 def status(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
-    """Say whether a kernel runs; exit code 0 if it does, 3 if not."""
-    from user_proc.transport.kernel_starter import kernel_status
+    """Say whether a kernel runs, and how it is; exit code 0 if it does, 3 if not."""
+    from user_proc.transport.kernel_control import kernel_status
 
-    found = kernel_status(name)
-    _show(found, as_json, _words(found))
+    with _errors_as_json(as_json):
+        found = kernel_status(name, ask=True)
+    _show(found, as_json, "\n".join((_words(found), *_details(found))))
     if not found.running:
         raise typer.Exit(NOT_RUNNING)
 
 
-@kernel_commands.command("list")
+@kernel_commands.command("list", cls=Command)
 def list_all(as_json: AsJson = False) -> None:
-    """List this user's kernels: those that run, and those that were killed and left traces."""
-    from user_proc.transport.kernel_starter import list_kernels
+    """List this user's kernels: those that run, and those that left traces or a log."""
+    from user_proc.transport.kernel_control import list_kernels
 
-    found = list_kernels()
+    with _errors_as_json(as_json):
+        found = list_kernels()
     if as_json:
         typer.echo(json.dumps([_values(kernel) for kernel in found]))
     elif not found:
@@ -89,24 +117,79 @@ def list_all(as_json: AsJson = False) -> None:
         typer.echo(_words(kernel))
 
 
+@contextmanager
+def _errors_as_json(wanted: bool) -> Iterator[None]:
+    try:
+        yield
+    except (SofthcaError, OSError) as error:
+        if wanted:
+            typer.echo(json.dumps({"error": str(error)}))
+        raise
+
+
 def _values(kernel: "KernelStatus") -> dict[str, Any]:
     return {
         "name": kernel.name,
         "state": kernel.state,
         "pid": kernel.pid,
         "folder": str(kernel.folder),
+        "endpoint": kernel.endpoint,
+        "log": None if kernel.log is None else str(kernel.log),
+        "version": kernel.version,
+        "verifier": kernel.verifier,
+        "uptime_s": None if kernel.uptime_ns is None else kernel.uptime_ns / _NS_PER_S,
+        "drivers": kernel.drivers,
+        "sessions": kernel.sessions,
     }
 
 
 def _words(kernel: "KernelStatus") -> str:
-    if kernel.running:
-        return f"kernel {kernel.name!r} is running (pid {kernel.pid})"
-    if kernel.state == "dead":
-        return (
-            f"kernel {kernel.name!r} was killed (pid {kernel.pid} is gone); "
-            "the next start of that name cleans up"
-        )
-    return f"no kernel named {kernel.name!r} is running"
+    match kernel.state:
+        case "running":
+            return f"kernel {kernel.name!r} is running (pid {kernel.pid})"
+        case "starting":
+            return f"kernel {kernel.name!r} is just starting or stopping"
+        case "dead":
+            gone = "" if kernel.pid is None else f" (pid {kernel.pid} is gone)"
+            return f"kernel {kernel.name!r} was killed{gone}; the next start of that name cleans up"
+        case "ended":
+            return (
+                f"kernel {kernel.name!r} has ended and left its log {kernel.log}; "
+                f"'rm -r {kernel.folder}' removes it"
+            )
+        case _:
+            return f"no kernel named {kernel.name!r} is running in {kernel.folder.parent}"
+
+
+def _details(kernel: "KernelStatus") -> list[str]:
+    if not kernel.running:
+        return []
+    seconds = (kernel.uptime_ns or 0) // _NS_PER_S
+    rows = {
+        "version": kernel.version or "unknown",
+        "uptime": f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",
+        "verifier": "on" if kernel.verifier else "off",
+        "drivers": _drivers(kernel),
+        "sessions": _sessions(kernel),
+        "endpoint": kernel.endpoint,
+        "log": kernel.log or "standard error",
+    }
+    return [f"  {title:<9} {value}" for title, value in rows.items()]
+
+
+def _drivers(kernel: "KernelStatus") -> str:
+    if kernel.drivers is None:
+        return "unknown: the kernel does not answer"
+    return (
+        ", ".join(f"{one['name']} ({one['specification']})" for one in kernel.drivers) or "built-in"
+    )
+
+
+def _sessions(kernel: "KernelStatus") -> str:
+    if kernel.sessions is None:
+        return "unknown: the kernel does not answer"
+    each = ", ".join(f"{one['process']} (pid {one['pid']})" for one in kernel.sessions)
+    return f"{len(kernel.sessions)}{': ' if each else ''}{each}"
 
 
 def _show(kernel: "KernelStatus", as_json: bool, words: str) -> None:

@@ -13,12 +13,14 @@ import typer
 
 from user_proc.cli.bench_command import bench
 from user_proc.cli.compare_command import compare
+from user_proc.cli.help_pages import Command, Group
 from user_proc.cli.kernel_command import kernel_commands
 from user_proc.cli.outcome import report_errors
 from user_proc.cli.plot_command import plot
 
 app = typer.Typer(
     name="softhca",
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -33,15 +35,15 @@ app = typer.Typer(
         "3 no such kernel runs, 130 interrupted."
     ),
 )
-app.command("bench")(bench)
-app.command("plot")(plot)
-app.command("compare")(compare)
+app.command("bench", cls=Command)(bench)
+app.command("plot", cls=Command)(plot)
+app.command("compare", cls=Command)(compare)
 app.add_typer(kernel_commands, name="kernel")
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from user_proc.run_provenance import softhca_version
+        from shared.version import softhca_version
 
         typer.echo(f"softhca {softhca_version()}")
         raise typer.Exit

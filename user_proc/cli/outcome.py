@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from user_proc.errors import KernelNotRunning, SofthcaError
+from user_proc.errors import InvalidInstanceName, KernelNotRunning, SofthcaError
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -78,6 +78,9 @@ def report_errors(command: Callable[..., Any]) -> int:
     except KernelNotRunning as error:
         complain(str(error))
         return NOT_RUNNING
+    except InvalidInstanceName as error:
+        complain(str(error))
+        return WRONG_USAGE
     except SofthcaError as error:
         complain(str(error))
         return FAILED

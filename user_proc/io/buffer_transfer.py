@@ -116,8 +116,12 @@ def bytes_of(buffer: Any) -> Payload:
 def _writable_bytes_of(buffer: Any) -> memoryview:
     view = memoryview(bytes_of(buffer))
     if view.readonly:
-        raise TypeError(f"the output buffer must be writable, {type(buffer).__name__} is not")
+        raise _read_only(buffer)
     return view
+
+
+def _read_only(buffer: object) -> TypeError:
+    return TypeError(f"the output buffer must be writable, this {type(buffer).__name__} is not")
 
 
 def _locate(buffer: Any, writable: bool, pin: Pin, keep: list[object]) -> tuple[int, int]:
@@ -125,8 +129,13 @@ def _locate(buffer: Any, writable: bool, pin: Pin, keep: list[object]) -> tuple[
     if buffer is None:
         return 0, 0
     if not hasattr(buffer, "address"):
-        buffer = pin(buffer, writable=writable)
+        try:
+            buffer = pin(buffer, writable=writable)
+        except BufferError as error:
+            if writable and memoryview(buffer).readonly:
+                raise _read_only(buffer) from None
+            raise TypeError(f"the buffer cannot be passed by its address: {error}") from None
     elif buffer.view.readonly and writable:
-        raise TypeError("the output buffer must be writable")
+        raise _read_only(buffer)
     keep.append(buffer)
     return buffer.address, buffer.length

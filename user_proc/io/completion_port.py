@@ -10,6 +10,7 @@ Spec: WDK: NtCreateIoCompletion, NtSetInformationFile (FileCompletionInformation
 NtRemoveIoCompletionEx, NtSetIoCompletion; Win32: CreateIoCompletionPort.
 """
 
+import struct
 from collections import deque
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -26,6 +27,7 @@ from shared.nt_status import STATUS_SUCCESS
 from user_proc.io.device_handle import DeviceHandle
 from user_proc.io.kernel_object import KernelObject, checked
 from user_proc.io.waiting import wait_in_kernel
+from user_proc.transport.field_limits import packet_error
 from user_proc.transport.kernel_channel import KernelChannel
 from user_proc.transport.thread_port import LateTaker
 
@@ -59,7 +61,10 @@ class CompletionPort(KernelObject, LateTaker):
         self, key: int = 0, apc_context: int = 0, status: int = STATUS_SUCCESS, information: int = 0
     ) -> None:
         """Queue a packet of one's own (PostQueuedCompletionStatus)."""
-        payload = PACKET.pack(key, apc_context, information, status)
+        try:
+            payload = PACKET.pack(key, apc_context, information, status)
+        except struct.error as error:
+            raise packet_error(error, key, apc_context, information, status) from None
         answer, _ = self._channel.port().call(
             KIND_POST, FLAG_INPUT_INLINE, self._handle, input_length=len(payload), payload=payload
         )

@@ -43,6 +43,7 @@ from user_proc.io.kernel_object import KernelObject, checked
 from user_proc.io.overlapped import Overlapped
 from user_proc.io.waiting import wait_in_kernel
 from user_proc.transport.completion_table import CompletionTable
+from user_proc.transport.field_limits import UnpackableField
 from user_proc.transport.kernel_channel import KernelChannel
 from user_proc.transport.thread_port import ThreadPort
 
@@ -201,11 +202,15 @@ class DeviceHandle(KernelObject):
             )  # fmt: skip
             self._submit(port, code, transfer, overlapped, event, apc is not None)
             return overlapped.returned
-        answer, _ = port.call(
-            KIND_DEVICE_CONTROL, 0 if apc is None else FLAG_USER_APC, self._handle, code,
-            0 if event is None else event.handle, input_address, output_address, input_length,
-            output_length, apc_context, 0, None, keep, request_id,
-        )  # fmt: skip
+        try:
+            answer, _ = port.call(
+                KIND_DEVICE_CONTROL, 0 if apc is None else FLAG_USER_APC, self._handle, code,
+                0 if event is None else event.handle, input_address, output_address, input_length,
+                output_length, apc_context, 0, None, keep, request_id,
+            )  # fmt: skip
+        except (CallInProgress, UnpackableField):  # nothing was sent
+            port.apcs.forget(request_id)
+            raise
         if answer[2] & FLAG_IOSB_WRITTEN:
             iosb.information = answer[8]
             iosb.status = answer[9]
@@ -279,7 +284,7 @@ class DeviceHandle(KernelObject):
                 code, 0 if event is None else event.handle, in_at, out_at, in_length, out_length,
                 overlapped.apc_context, 0, payload, overlapped, request_id,
             )  # fmt: skip
-        except CallInProgress:
+        except (CallInProgress, UnpackableField):  # nothing was sent
             listener.forget(request_id)
             port.apcs.forget(request_id)
             raise

@@ -7,7 +7,7 @@ Spec: Win32: OVERLAPPED, GetOverlappedResult.
 from typing import Final
 
 from shared.envelope import FLAG_IOSB_WRITTEN, FLAG_USER_APC
-from shared.nt_status import STATUS_PENDING, nt_success
+from shared.nt_status import STATUS_PENDING, nt_success, status_name
 from shared.trace_points import USER_COPIED, trace
 from user_proc.errors import NtStatusError, SofthcaError
 from user_proc.io.io_status import IoStatusBlock
@@ -57,6 +57,15 @@ class Overlapped:
         self._error: SofthcaError | None = None
         self._apcs: Final = apcs
 
+    def __repr__(self) -> str:
+        if not self.done:
+            state = "pending"
+        elif self._error is not None:
+            state = f"failed: {self._error}"
+        else:
+            state = f"{status_name(self.status)}, information={self.information}"
+        return f"<overlapped request {self.request_id:#x}, {state}>"
+
     @property
     def done(self) -> bool:
         """Tell whether nothing more will come."""
@@ -104,10 +113,11 @@ class Overlapped:
             self._apcs.forget(self.request_id)
         self._finish()
 
-    def fail(self, error: SofthcaError) -> None:
-        """Take the end of the connection in place of a result."""
-        self._error = error
+    def fail(self, error: SofthcaError) -> object:
+        """Take the end of the connection in place of a result; give the buffers it kept."""
+        kept, self._error = self._keep, error
         self._finish()
+        return kept
 
     def _finish(self) -> None:
         self._view = self._keep = None

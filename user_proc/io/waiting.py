@@ -8,6 +8,7 @@ Rules: any thread.
 Spec: WDK: NtWaitForSingleObject, Waits and APCs; shared/envelope.py.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,9 +30,11 @@ _HANDLE_BYTES: Final = 4
 
 
 def timeout_ns(timeout: float | None) -> int:
-    """Turn seconds into what a message carries; None is a wait without limit."""
-    if timeout is None:
+    """Turn seconds into what a message carries; None is a wait without limit, as infinity is."""
+    if timeout is None or timeout == math.inf:
         return WAIT_FOREVER
+    if timeout != timeout:
+        raise ValueError("a timeout must be a number of seconds, not NaN")
     return min(max(0, round(timeout * 1e9)), WAIT_FOREVER - 1)
 
 

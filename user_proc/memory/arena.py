@@ -159,11 +159,16 @@ class ArenaAllocator:
 
         Buffers still held keep their mapping; the kernel has emptied it then.
         """
-        if os.getpid() == self._owner:
-            with self._lock:
-                self._closed = True
+        if os.getpid() != self._owner:
+            return
+        self._closed = True
+        # A thread that is at it, perhaps the one a signal handler closes from, keeps its segments.
+        if self._lock.acquire(blocking=False):
+            try:
                 self._returned.clear()
                 self._segments.clear()
+            finally:
+                self._lock.release()
 
     def inspect(self) -> dict[str, Any]:
         """Return, for each segment, its length and what of it is free."""

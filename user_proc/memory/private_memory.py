@@ -99,4 +99,5 @@ class PinnedBuffer:
         self.release()
 
     def __del__(self) -> None:
-        self.release()
+        if hasattr(self, "_held"):  # else interrupted before there was anything
+            self.release()

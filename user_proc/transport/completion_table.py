@@ -10,7 +10,7 @@ Spec: `shared/envelope.py`, KIND_LISTEN and KIND_COMPLETION.
 """
 
 import struct
-import threading
+from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from shared.envelope import (
@@ -25,6 +25,7 @@ from shared.envelope import (
 from shared.nt_status import STATUS_SUCCESS
 from shared.trace_points import USER_COMPLETION, trace
 from user_proc.errors import NtStatusError, ProtocolError, SofthcaError
+from user_proc.transport.one_time_flag import OneTimeFlag
 
 if TYPE_CHECKING:
     from user_proc.transport.kernel_channel import KernelChannel
@@ -41,8 +42,8 @@ class PendingRequest(Protocol):
     ) -> None:
         """Take the result."""
 
-    def fail(self, error: SofthcaError) -> None:
-        """Take the end of the connection."""
+    def fail(self, error: SofthcaError) -> object:
+        """Take the end of the connection; give what the kernel may still reach."""
 
 
 class Flag(Protocol):
@@ -76,8 +77,7 @@ class CompletionTable:
         self._channel: Final = channel
         self._credit: Final = channel.credit
         self._outstanding: Final = channel.outstanding
-        self._changed = threading.Condition()
-        self._waiters = 0
+        self._waiting: deque[OneTimeFlag] = deque()
         self._ended: SofthcaError | None = None
 
     def expect(self, request_id: int, pending: PendingRequest) -> None:
@@ -94,19 +94,18 @@ class CompletionTable:
 
     def new_flag(self) -> Flag:
         """Make the flag of one request."""
-        return threading.Event()
+        return OneTimeFlag()
 
     def catch_up(self, sequence: int) -> None:
         """Wait until as many completions as `sequence` have been taken."""
-        with self._changed:
-            self._waiters += 1
-            try:
-                while self._is_behind(sequence):
-                    if self._ended is not None:
-                        raise self._ended.with_traceback(None)
-                    self._changed.wait()
-            finally:
-                self._waiters -= 1
+        while self._is_behind(sequence):
+            if self._ended is not None:
+                raise self._ended.with_traceback(None)
+            changed = OneTimeFlag()
+            self._waiting.append(changed)
+            # Looked at again: it may have changed before the flag stood there.
+            if self._is_behind(sequence) and self._ended is None:
+                changed.wait()
 
     def close(self) -> None:
         """Give back what is held; the end of the channel has been told."""
@@ -127,22 +126,25 @@ class CompletionTable:
         pending = self._outstanding.pop(request_id, None)
         if pending is not None:
             pending.complete(flags, iosb_status, information, frames[1] if frames[1:] else None)
-        with self._changed:
-            self._credit.taken = (self._credit.taken + 1) % _COUNT
-            if self._waiters:
-                self._changed.notify_all()
+        self._credit.taken = (self._credit.taken + 1) % _COUNT
+        if self._waiting:
+            self._wake()
 
     def end(self, error: SofthcaError) -> None:
         """Say why there will be no more, to everyone who waits and everyone who comes."""
-        with self._changed:
-            self._ended = error
-            self._changed.notify_all()
+        self._ended = error
+        self._wake()
         while self._outstanding:
             try:
                 _, pending = self._outstanding.popitem()
             except KeyError:
                 break  # the last one was forgotten meanwhile
-            pending.fail(error)
+            self._channel.hold(pending.fail(error))
+
+    def _wake(self) -> None:
+        """Have every waiter look again; those of interrupted waits are still there, no harm."""
+        while self._waiting:
+            self._waiting.popleft().set()
 
     def _is_behind(self, sequence: int) -> bool:
         return 0 < (sequence - self._credit.taken) % _COUNT < _COUNT // 2

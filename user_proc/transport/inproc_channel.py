@@ -36,6 +36,10 @@ class Grant(Protocol):
         """Why there is none, or success."""
 
     @property
+    def reason(self) -> str:
+        """The same in words."""
+
+    @property
     def arena_id(self) -> int:
         """Its number."""
 
@@ -227,7 +231,7 @@ class InprocLifeline:
         """Return the id and the descriptor of a new segment."""
         grant = self._door.allocate_arena(length)
         if not nt_success(grant.status):
-            raise KernelRefused(grant.status, f"no arena of {length} bytes")
+            raise KernelRefused(grant.status, grant.reason)
         return grant.arena_id, grant.descriptor
 
     def arena_mapped(self, arena_id: int, base: int) -> None:
@@ -241,8 +245,9 @@ class InprocLifeline:
         if not self._closed:
             self._door.free_arena(arena_id)
 
-    def close(self) -> None:
+    def close(self, *, to_the_end: bool = False) -> bool:
         """End the session; the kernel runs it down before this returns."""
         if not self._closed:
             self._closed = True
             self._door.close()
+        return True

@@ -33,6 +33,9 @@ _Figures = tuple[int, int, int, int, int]
 
 _open: "weakref.WeakSet[KernelChannel]" = weakref.WeakSet()
 
+#: Buffers of requests of which nobody can tell any more whether the kernel is done with them.
+_never_let_go: Final[list[object]] = []
+
 
 def _disown_in_child() -> None:
     for channel in list(_open):
@@ -83,6 +86,8 @@ class KernelChannel:
         self._local = threading.local()
         self._ports: weakref.WeakSet[ThreadPort] = weakref.WeakSet()
         self._last_thread = 0
+        self._held: list[object] = []
+        self._is_over = False
         self._retired: list[_Figures] = []
         _open.add(self)
 
@@ -143,6 +148,26 @@ class KernelChannel:
             )
         return ChannelCounters(*_total(figures), threads=len(ports))
 
+    def hold(self, *memory: object) -> None:
+        """Keep what the kernel may still reach although nobody waits for its answer.
+
+        Without a lock, as a finaliser must.
+        """
+        if not self._is_over:
+            self._held += [one for one in memory if one is not None]
+
+    @property
+    def holds_memory(self) -> bool:
+        """Tell whether there is something the kernel may still reach after `close`."""
+        return bool(self._held)
+
+    def let_go(self, kernel_is_done: bool) -> None:
+        """Give up what was held; for good, unless the kernel is known to be done with it."""
+        self._is_over = True
+        if not kernel_is_done:
+            _never_let_go.extend(self._held)
+        self._held.clear()
+
     def retire(self, port: ThreadPort) -> None:
         """Keep the counters of a thread that has ended; without a lock, as a finaliser must."""
         self._retired.append(_figures(port))
@@ -159,13 +184,16 @@ class KernelChannel:
         _open.discard(self)
         if context is None:
             return
-        free = [port.close() for port in list(self._ports)]
-        # Ending the context ends every blocked call with ETERM, and lasts until their threads
-        # have closed their sockets; one of those threads may be ours, inside a signal handler.
-        if all(free):
-            context.term()
-        else:
-            threading.Thread(target=context.term, name="softhca-close", daemon=True).start()
+        ended = False
+        try:
+            # Ending the context ends every blocked call with ETERM, and lasts until their threads
+            # have closed their sockets; one of those threads may be ours, inside a signal handler.
+            if all([port.close() for port in list(self._ports)]):
+                context.term()
+                ended = True
+        finally:  # also when a signal handler raises
+            if not ended:
+                threading.Thread(target=context.term, name="softhca-close", daemon=True).start()
         if self._listener is not None:
             self._listener.close()
 

@@ -1,13 +1,12 @@
-"""Start, stop and look at kernel processes from the user side.
+"""Start kernel processes from the user side.
 
 A kernel is started by exec, in a session of its own, and says on a pipe that it is ready or why it
 is not. One that is bound to its owner holds the reading end of a second pipe: whatever ends the
-owner closes the writing end, and the kernel stops. To stop a kernel by name, the process in the
-connection file must be the very one that wrote it (pid, start ticks, boot) and the lock must be
-held; a pidfd opened before those checks is what is signalled, so never a stranger.
+owner closes the writing end, and the kernel stops. Its folder and log are the kernel's to make,
+once it has the lock: what it writes before that goes to a file without a name.
 
-Rules: any thread; nothing is killed in doubt.
-Spec: pidfd_open(2), setsid(2).
+Rules: any thread.
+Spec: pidfd_open(2), setsid(2), memfd_create(2).
 """
 
 import contextlib
@@ -15,8 +14,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -25,34 +23,30 @@ from shared.clock import now_ns
 from shared.connection_file import (
     DEFAULT_INSTANCE,
     InstancePaths,
-    RuntimeFolderError,
     instance_paths,
-    list_instances,
-    prepare_folder,
-    read_record,
-    running_record,
+    prepare_root,
 )
-from user_proc.errors import KernelNotRunning, KernelStartFailed, RuntimeFolderUnusable
+from user_proc.errors import KernelStartFailed
+from user_proc.transport.kernel_control import STOP_SECONDS, folder_errors
 from user_proc.transport.watched_process import end_process, has_ended, reap
 
 READY_SECONDS: Final = 10.0
-STOP_SECONDS: Final = 10.0
 
+_GIVE_UP_SECONDS: Final = 5.0
 _EXIT_SECONDS: Final = 5.0
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 _MAX_LINE: Final = 4096
-_LOG_TAIL: Final = 2000
+_MAX_OUTPUT: Final = 1 << 20
 
 
 class StartedKernel:
     """A kernel this process has started; a context manager that stops it."""
 
-    def __init__(self, paths: InstancePaths, pid: int, pidfd: int, owner_fd: int | None) -> None:
-        self.name: Final = paths.name
+    def __init__(self, name: str, log: Path, pid: int, pidfd: int, owner_fd: int | None) -> None:
+        self.name: Final = name
         self.pid: Final = pid
-        self.log: Final = paths.log
+        self.log: Final = log
         self.exit_code: int | None = None
-        self._folder: Final = paths.folder
         self._pidfd = pidfd
         self._owner_fd = owner_fd
 
@@ -69,19 +63,15 @@ class StartedKernel:
     def stop(self, timeout: float = STOP_SECONDS) -> bool:
         """Have the kernel run every session down and end; by force when `timeout` seconds passed.
 
-        True if it ended in order. The log of a kernel bound to us that ended so is removed.
+        True if it ended in order; it has removed its files then, and its log, if that is in its
+        folder and it is bound to us, or tells of nothing unusual.
         """
         if self._pidfd < 0:
             return self.exit_code == 0
         in_time = end_process(self._pidfd, timeout)
         self.exit_code = reap(self._pidfd)
         self._close()
-        clean = in_time and self.exit_code == 0
-        if clean and self._owner_fd is not None:
-            self.log.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # somebody else's files stay, and the folder
-                self._folder.rmdir()
-        return clean
+        return in_time and self.exit_code == 0
 
     def __enter__(self) -> Self:
         return self
@@ -101,24 +91,6 @@ class StartedKernel:
             os.close(self._owner_fd)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelStatus:
-    """What is known of a kernel by its name alone.
-
-    `state` is "running"; "dead" when only the leftovers of one that was killed are there; "none".
-    """
-
-    name: str
-    state: str
-    pid: int | None
-    folder: Path
-
-    @property
-    def running(self) -> bool:
-        """Tell whether it runs and is ready."""
-        return self.state == "running"
-
-
 def start_kernel(
     name: str = DEFAULT_INSTANCE,
     *,
@@ -129,17 +101,17 @@ def start_kernel(
     """Start a kernel and wait until it is ready.
 
     `settings` are the kernel's options by name (`verifier=True` becomes `--verifier`,
-    `driver=["mailbox.py:driver_entry"]` loads a driver). A kernel that is not bound to its owner
-    goes on when this process ends.
+    `driver=["mailbox.py:driver_entry"]` loads a driver, `log="FILE"` keeps its log there). A
+    kernel that is not bound to its owner goes on when this process ends.
     """
-    paths = _paths(name)
-    try:
-        prepare_folder(paths)
-        log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except (RuntimeFolderError, OSError) as error:
-        raise RuntimeFolderUnusable(str(error)) from error
+    with folder_errors():
+        paths = instance_paths(name)
+        prepare_root(paths)
+    options = dict(settings or {})
+    log = Path(os.path.abspath(str(options.pop("log", None) or paths.log)))
     with contextlib.ExitStack() as stack:
-        stack.callback(os.close, log)
+        output = os.memfd_create("softhca-kernel-output")
+        stack.callback(os.close, output)
         ready_reader, ready_writer = os.pipe()
         stack.callback(os.close, ready_reader)
         closing_writer = stack.enter_context(contextlib.ExitStack())
@@ -151,71 +123,32 @@ def start_kernel(
             stack.callback(os.close, owner_reader)
             passed.append(owner_reader)
         try:
-            pid, pidfd = _spawn(paths, passed, settings or {}, log)
+            pid, pidfd = _spawn(paths, log, passed, options, output)
             closing_writer.close()  # so that the kernel's end is the pipe's end
-            kernel = StartedKernel(paths, pid, pidfd, owner_fd)
+            kernel = StartedKernel(name, log, pid, pidfd, owner_fd)
         except BaseException:
             if owner_fd is not None:
                 os.close(owner_fd)
             raise
         try:
-            _wait_until_ready(kernel, ready_reader, timeout)
+            _wait_until_ready(kernel, ready_reader, output, timeout)
         except BaseException:
-            kernel.stop(0.0)
+            # In order, so that it takes its files with it; it hears of it when it has started.
+            kernel.stop(_GIVE_UP_SECONDS)
             raise
     return kernel
 
 
-def stop_kernel(name: str = DEFAULT_INSTANCE, timeout: float = STOP_SECONDS) -> bool:
-    """Stop a kernel by name; True if it ended in order, False if it had to be killed."""
-    paths = _paths(name)
-    with _translated():
-        record = read_record(paths)
-        if record is None:
-            raise KernelNotRunning(name)
-        try:
-            pidfd = os.pidfd_open(record.pid)
-        except ProcessLookupError:
-            raise KernelNotRunning(name) from None
-        try:
-            if running_record(paths) != record:
-                raise KernelNotRunning(name)
-            in_time = end_process(pidfd, timeout)
-            reap(pidfd)
-        finally:
-            os.close(pidfd)
-    return in_time
-
-
-def kernel_status(name: str = DEFAULT_INSTANCE) -> KernelStatus:
-    """Look at a kernel by name."""
-    return _status(_paths(name))
-
-
-def list_kernels() -> list[KernelStatus]:
-    """Look at every instance of this user that runs or was killed, by name."""
-    with _translated():
-        states = [_status(paths) for paths in list_instances()]
-    return [status for status in states if status.state != "none"]
-
-
-def _status(paths: InstancePaths) -> KernelStatus:
-    with _translated():
-        record = running_record(paths)
-        if record is not None:
-            return KernelStatus(paths.name, "running", record.pid, paths.folder)
-        record = read_record(paths)
-    if record is not None:
-        return KernelStatus(paths.name, "dead", record.pid, paths.folder)
-    return KernelStatus(paths.name, "none", None, paths.folder)
-
-
 def _spawn(
-    paths: InstancePaths, passed: list[int], settings: Mapping[str, object], log: int
+    paths: InstancePaths,
+    log: Path,
+    passed: list[int],
+    settings: Mapping[str, object],
+    output: int,
 ) -> tuple[int, int]:
     """Execute the kernel; give its pid and pidfd."""
     arguments = [sys.executable, "-P", "-m", "kernel_proc", "--name", paths.name]
-    arguments += ["--log", str(paths.log)]
+    arguments += ["--log", str(log), "--take-output"]
     for option, descriptor in zip(("--ready-fd", "--owner-fd"), passed, strict=False):
         arguments += [option, str(descriptor)]
     for setting, value in settings.items():
@@ -233,8 +166,8 @@ def _spawn(
     process = subprocess.Popen(
         arguments,
         stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
+        stdout=output,
+        stderr=output,
         env=environment,
         cwd="/",
         start_new_session=True,  # Ctrl-C in the terminal is not the kernel's
@@ -260,7 +193,7 @@ def _driver_from_here(specification: str) -> str:
     return specification
 
 
-def _wait_until_ready(kernel: StartedKernel, reader: int, timeout: float) -> None:
+def _wait_until_ready(kernel: StartedKernel, reader: int, output: int, timeout: float) -> None:
     """Read the kernel's one line; KernelStartFailed says what went wrong."""
     line = _read_line(reader, timeout)
     if line == "ready":
@@ -271,7 +204,7 @@ def _wait_until_ready(kernel: StartedKernel, reader: int, timeout: float) -> Non
         why = line.removeprefix("error: ")
     else:
         has_ended(kernel.pidfd, _EXIT_SECONDS)
-        why = f"it ended at once; the end of {kernel.log}: {_tail(kernel.log)}"
+        why = f"it ended at once; its last words: {_last_words(output, kernel.log)}"
     raise KernelStartFailed(f"the kernel {kernel.name!r} did not start: {why}")
 
 
@@ -292,24 +225,10 @@ def _read_line(reader: int, timeout: float) -> str | None:
     return data.decode("utf-8", "replace").partition("\n")[0]
 
 
-def _tail(log: Path) -> str:
-    try:
-        text = log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:]
-    except OSError:
-        text = ""
+def _last_words(output: int, log: Path) -> str:
+    """Give the last line it wrote, to its log if it came so far."""
+    text = os.pread(output, _MAX_OUTPUT, 0).decode("utf-8", "replace")
+    with contextlib.suppress(OSError):
+        text += log.read_text(encoding="utf-8", errors="replace")
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "(empty)"
-
-
-def _paths(name: str) -> InstancePaths:
-    with _translated():
-        return instance_paths(name)
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Let what is wrong with the runtime folder be an error of the user side."""
-    try:
-        yield
-    except RuntimeFolderError as error:
-        raise RuntimeFolderUnusable(str(error)) from error
+    return lines[-1] if lines else "(none)"

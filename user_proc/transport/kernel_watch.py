@@ -17,7 +17,8 @@ from typing import Final
 from user_proc.errors import ConnectionClosed, KernelDied
 
 _CREDENTIALS: Final = struct.Struct("iII")
-_GONE: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL | select.POLLRDHUP
+_CLOSED: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL
+_GONE: Final = _CLOSED | select.POLLRDHUP
 
 
 def peer_pid(lifeline: socket.socket) -> int:
@@ -58,6 +59,21 @@ class KernelWatch:
             raise KernelDied(self.name)
         if gone:  # a process that ends closes its files first, so it may be that too
             raise KernelDied(self.name, "has closed this session")
+
+    def wait_for_the_end(self, seconds: float) -> bool:
+        """Wait until the kernel has closed its end of the lifeline, or has ended.
+
+        It says that it ends a session by shutting down one direction, which `look` sees. It
+        closes the connection when it has run the session down, and only this counts here.
+        """
+        lifeline = self._lifeline.fileno()
+        if lifeline < 0:
+            return False
+        poll = select.poll()
+        poll.register(lifeline, _CLOSED)
+        if self._pidfd >= 0:
+            poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(round(seconds * 1000)))
 
     def close(self) -> None:
         """Give the pidfd back."""

@@ -42,13 +42,14 @@ from user_proc.errors import (
     KernelNotRunning,
     KernelRefused,
     ProtocolError,
-    RuntimeFolderUnusable,
     SofthcaError,
+    folder_error,
 )
 from user_proc.transport.kernel_watch import KernelWatch
 from user_proc.transport.lifeline_packet import close_all, receive_packet
 
 _ANSWER_SECONDS: Final = 30.0  # reserving the pages of a large arena takes a while
+_END_SECONDS: Final = 5.0  # run-down takes less than a millisecond unless a page is stuck
 _REQUEST_MASK: Final = 0xFFFFFFFF
 _NAME_LENGTH: Final = 64
 
@@ -111,17 +112,35 @@ class LifelineChannel:
         with contextlib.suppress(ConnectionClosed, KernelDied):
             self._exchange(Done, FreeArena, arena_id)
 
-    def close(self) -> None:
-        """End the session; the kernel runs down what it held."""
+    def close(self, *, to_the_end: bool = False) -> bool:
+        """End the session; the kernel runs down what it held.
+
+        With `to_the_end`, wait for a while until the kernel is known to reach no memory of this
+        process any more; False if that is not known.
+        """
         if os.getpid() != self._pid:
             self.close_in_child()
-            return
+            return True
         _open.discard(self)
-        self.watch.close()
-        # Not under the lock: a thread that waits for an answer is woken by the shutdown.
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        done = False
+        try:
+            if to_the_end:
+                done = self._say_goodbye()
+        finally:
+            # Not under the lock: a thread that waits for an answer is woken by the shutdown.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+            self.watch.close()
+        return done
+
+    def _say_goodbye(self) -> bool:
+        """Send the empty packet; the kernel closes its end when the session is run down."""
+        if self._socket.fileno() < 0:
+            return False
+        with contextlib.suppress(OSError):  # it may have gone, or have ended the session already
+            self._socket.send(b"", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        return self.watch.wait_for_the_end(_END_SECONDS)
 
     def close_in_child(self) -> None:
         """Drop the forked copy of the descriptors without a word to the kernel."""
@@ -130,8 +149,10 @@ class LifelineChannel:
 
     def _introduce(self, memory: Sequence[int]) -> Welcome:
         """Send Hello with the descriptors of our memory; give the kernel's Welcome."""
-        self._send(Hello(envelope.MIN_VERSION, envelope.VERSION, _process_name()), memory)
-        answer, descriptors = self._receive()
+        hello = Hello(envelope.MIN_VERSION, envelope.VERSION, _process_name())
+        with contextlib.suppress(KernelDied):  # refused unheard: the reason is there to be read
+            self._send(hello, memory)
+        answer, descriptors = self._receive_first()
         close_all(descriptors)
         if isinstance(answer, Refused):
             raise KernelRefused(answer.status, answer.reason)
@@ -140,6 +161,15 @@ class LifelineChannel:
         if not envelope.MIN_VERSION <= answer.protocol <= envelope.VERSION:
             raise ProtocolError(f"the kernel chose version {answer.protocol} of the protocol")
         return answer
+
+    def _receive_first(self) -> tuple[Message, list[int]]:
+        """Take the answer to Hello, also if the kernel hung up without having read it."""
+        try:
+            return self._receive()
+        except KernelDied as error:
+            if not isinstance(error.__cause__, ConnectionResetError):
+                raise
+            return self._receive()  # the reset is told first, then what was sent before it
 
     def _exchange(
         self, kind: type[_A], request: type[AllocateArena | ArenaMapped | FreeArena], *fields: int
@@ -224,9 +254,9 @@ def _connect(paths: InstancePaths) -> socket.socket:
     try:
         record = read_record(paths)
     except RuntimeFolderError as error:
-        raise RuntimeFolderUnusable(str(error)) from error
+        raise folder_error(error) from error
     if record is None:
-        raise KernelNotRunning(paths.name)
+        raise KernelNotRunning(paths.name, paths.folder.parent)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
         # Blocking, with the limit in the socket: a non-blocking connect fails on a full backlog.
@@ -237,7 +267,7 @@ def _connect(paths: InstancePaths) -> socket.socket:
     except BaseException as error:
         connection.close()
         if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-            raise KernelNotRunning(paths.name) from None
+            raise KernelNotRunning(paths.name, paths.folder.parent) from None
         if isinstance(error, BlockingIOError):
             raise KernelNotResponding(paths.name, _ANSWER_SECONDS) from None
         raise

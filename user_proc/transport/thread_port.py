@@ -3,6 +3,7 @@
 An interrupted wait (Ctrl-C) abandons its request: the kernel is told, the caller's buffers are
 kept until the late answer has come, and that answer is dropped by its id. An interrupted send of
 two frames leaves the socket in a state nobody can know, so the thread goes on with a new one.
+What no answer will tell of any more, because the connection ends, the channel holds.
 
 Rules: the owning thread only; `close` alone may come from another thread. A thread's port dies
 with the thread's local storage, in that thread, and says KIND_THREAD_EXIT as it goes.
@@ -13,7 +14,7 @@ import contextlib
 import os
 import struct
 import threading
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
@@ -40,6 +41,8 @@ from user_proc.errors import (
     ProtocolError,
     SofthcaError,
 )
+from user_proc.transport.field_limits import header_error
+from user_proc.transport.stand_in import Refusal, SendAnew
 from user_proc.transport.user_apcs import UserApcs
 
 if TYPE_CHECKING:
@@ -78,6 +81,7 @@ class ThreadPort:
         "_abandoned",
         "_channel",
         "_closed",
+        "_closing",
         "_credit",
         "_epoch",
         "_in_call",
@@ -104,6 +108,7 @@ class ThreadPort:
 
     def __init__(self, channel: "KernelChannel", number: int) -> None:
         self._closed = True  # until the socket is there
+        self._closing = False
         self._in_call = False
         self._pid: Final = os.getpid()
         self.owner: Final = threading.get_ident()
@@ -149,18 +154,26 @@ class ThreadPort:
         """
         if self._in_call:
             raise CallInProgress
-        # A plain flag: no signal is handled between its store and the try, and `finally` ends it.
-        self._in_call = True
-        whole = not payload  # no half message can be out
+        if not request_id:
+            request_id = self._next_id
+            self._next_id = request_id + 1
         try:
-            if not request_id:
-                request_id = self._next_id
-                self._next_id = request_id + 1
             header = _pack(
                 MAGIC, VERSION, kind, flags, self._session, self._epoch, self.number, file_handle,
                 request_id, control_code, event_handle, input_address, output_address,
                 input_length, output_length, apc_context, 0, self._credit.taken, information, 0,
             )  # fmt: skip
+        except struct.error as error:  # the caller's own mistake, before anything has begun
+            raise header_error(
+                error,
+                MAGIC, VERSION, kind, flags, self._session, self._epoch, self.number, file_handle,
+                request_id, control_code, event_handle, input_address, output_address,
+                input_length, output_length, apc_context, 0, self._credit.taken, information, 0,
+            ) from None  # fmt: skip
+        # A plain flag: no signal is handled between its store and the try, and `finally` ends it.
+        self._in_call = True
+        whole = not payload  # no half message can be out
+        try:
             traced = trace.enabled
             if traced:
                 trace.record(USER_SENDING, request_id)
@@ -195,15 +208,18 @@ class ThreadPort:
             raise
         finally:
             self._in_call = False
+            if self._closing:  # the connection was closed meanwhile, and left this to us
+                self._close_socket(0)
         return answer, body
 
     def close(self) -> bool:
         """Close the socket from any thread, when the channel is marked as closed.
 
-        A call under way in the owner is left to end with the context, and then closes the socket
-        itself; False if that owner is the calling thread.
+        A call under way in the owner is left to end, with its answer or with the context, and
+        then closes the socket itself; False if that owner is the calling thread.
         """
-        self._send = self._refuse
+        self._send = Refusal(self._channel)
+        self._closing = True  # before the look: the owner looks the other way round
         if not self._in_call:
             self._close_socket(0)
         return not (self._in_call and self.owner == threading.get_ident())
@@ -226,6 +242,7 @@ class ThreadPort:
 
     def _close_socket(self, linger_ms: int) -> None:
         self._closed = True
+        self._channel.hold(*self._abandoned.values())
         self._abandoned.clear()
         self._socket.close(linger=linger_ms)
 
@@ -298,15 +315,18 @@ class ThreadPort:
     def _break_off(self, error: BaseException, request_id: int, keep: object, whole: bool) -> None:
         """Leave the port usable after a call that did not end; say what a socket's error means."""
         if isinstance(error, KernelDied):
-            self._send = self._refuse
+            if self._closing or not isinstance(self._send, Refusal):  # else nothing was sent
+                self._channel.hold(keep)
+            self._send = Refusal(self._channel)
             return
         if self._channel.closed:
+            self._channel.hold(keep)
             self._close_socket(0)
             if isinstance(error, zmq.ZMQError):
                 raise ConnectionClosed(self._channel.name) from None
             return
         self._abandoned[request_id] = keep
-        plain_send, self._send = self._send, self._send_anew  # unless all goes well below
+        plain_send, self._send = self._send, SendAnew(self)  # unless all goes well below
         if isinstance(error, struct.error):
             raise ProtocolError(f"an answer of the wrong length: {error}") from error
         if isinstance(error, zmq.ZMQError):
@@ -328,7 +348,7 @@ class ThreadPort:
         self._open()
         self._cancel_abandoned(0)
 
-    def _send_anew(self, frame: Payload, flags: int = 0) -> None:
+    def send_anew(self, frame: Payload, flags: int = 0) -> None:
         """Replace the socket, then send: the first send after a call that broke off badly."""
         self._replace_socket()
         self._send(frame, flags)
@@ -338,9 +358,3 @@ class ThreadPort:
         for request_id in self._abandoned:
             with contextlib.suppress(zmq.Again):
                 self._send(self._note(KIND_CANCEL_SYNCHRONOUS, request_id), flags)
-
-    def _refuse(self, frame: Payload, flags: int = 0) -> NoReturn:
-        """Stand in for the send of a port whose kernel is dead or whose connection is closed."""
-        if self._channel.closed:
-            raise ConnectionClosed(self._channel.name)
-        raise KernelDied(self._channel.name)

@@ -627,6 +627,7 @@ def test_the_stages_of_a_request_are_traced_when_asked(machine: Any):
         "io buffers",
         "io driver called",
         "io completing",
+        "io copying back",
         "io copied back",
         "io finished",
         "io driver returned",

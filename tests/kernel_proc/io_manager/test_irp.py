@@ -221,7 +221,7 @@ def test_an_irp_tells_its_state(machine: Any):
     for word in ("DEVICE_CONTROL", "location 1 of 1", "'scripted'", "STATUS_CANCELLED"):
         assert word in text
     free_irp(irp)
-    assert "completed" in str(irp)
+    assert "freed" in str(irp)
 
 
 def test_a_processor_has_one_io_manager(machine: Any):

@@ -210,7 +210,7 @@ def test_c9_239_completing_what_was_never_sent_is_noted(verified: Any):
 
     verified.in_kernel(client)
     (note,) = verified.io.notes
-    assert "never sent by IoCallDriver" in note
+    assert "never sent by IoCallDriver (0xC9/0x239" in note
 
 
 # Stack locations

@@ -13,7 +13,7 @@ from kernel_proc.scheduling.kthread import create_system_thread
 from kernel_proc.scheduling.os_lane import InlineLane, Lane, OsLane
 from kernel_proc.scheduling.processor import Processor
 from kernel_proc.scheduling.raised_status import RaisedStatus
-from shared.nt_status import STATUS_PROCESS_IS_TERMINATING
+from shared.nt_status import STATUS_INSUFFICIENT_RESOURCES, STATUS_PROCESS_IS_TERMINATING
 
 
 @pytest.fixture
@@ -177,6 +177,7 @@ def test_abandoned_work_frees_its_thread_and_its_late_result_is_discarded(real: 
     gate.set()
     real.run_until(lambda: len(discarded) == 2)
     assert discarded == ["late", "queued"]
+    lane.close()
 
 
 def test_work_that_ended_before_the_lane_was_abandoned_keeps_its_result(real: Processor):
@@ -192,3 +193,68 @@ def test_work_that_ended_before_the_lane_was_abandoned_keeps_its_result(real: Pr
     real.run_until(lambda: ended.is_set() and thread.ended)
     lane.abandon()
     assert results == [7]
+    lane.close()
+
+
+def test_errands_are_done_after_the_work_even_of_an_abandoned_lane(real: Processor):
+    lane = OsLane(real, "lane with errands")
+    gate = threading.Event()
+    done: list[str] = []
+    told: list[int] = []
+
+    def stuck() -> None:
+        gate.wait(10)
+        done.append("stuck")
+
+    def body() -> None:
+        with pytest.raises(RaisedStatus):
+            lane.run(stuck)
+
+    def fail() -> None:
+        done.append("failing")
+        raise OSError("nobody wants to know")
+
+    thread = create_system_thread(real, body)
+    real.run_until(lambda: thread.is_waiting)
+    lane.abandon()
+    lane.later(fail, lambda: told.append(threading.get_ident()))
+    lane.later(lambda: done.append(threading.current_thread().name))
+    lane.close()
+    real.run_until(lambda: thread.ended)
+    assert done == []
+    gate.set()
+    real.run_until(lambda: len(done) == 3 and bool(told))
+    assert done == ["stuck", "failing", "lane with errands"]
+    assert told == [threading.get_ident()]
+
+
+@pytest.mark.parametrize("what", ["thread", "descriptor"])
+def test_without_an_os_thread_work_is_refused_and_errands_are_done_here(
+    real: Processor, monkeypatch: pytest.MonkeyPatch, what: str
+):
+    def fail(*_: Any) -> Any:
+        raise (RuntimeError("can't start new thread") if what == "thread" else OSError(24, "none"))
+
+    lane = OsLane(real, "poor lane")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    done: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(*((threading.Thread, "start") if what == "thread" else (os, "eventfd")), fail)
+        for _ in range(3):
+            with pytest.raises(RaisedStatus) as raised:
+                real.run_thread(lane.run, print)
+            assert raised.value.status == STATUS_INSUFFICIENT_RESOURCES
+        lane.later(lambda: done.append(threading.get_ident()))
+    assert done == [threading.get_ident()]
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert real.run_thread(lane.run, str, "there is one again") == "there is one again"
+    lane.close()
+
+
+def test_inline_errands_are_done_at_once(processor: Processor):
+    lane: Lane = InlineLane(processor)
+    done: list[str] = []
+    lane.later(lambda: done.append("errand"), lambda: done.append("then"))
+    assert done == ["errand"]
+    processor.run_thread(print)
+    assert done == ["errand", "then"]

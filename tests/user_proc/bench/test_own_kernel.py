@@ -10,10 +10,11 @@ import pytest
 
 from shared.connection_file import runtime_root
 from user_proc.bench.bench_settings import tiny_run
+from user_proc.bench.full_plan import BASE
 from user_proc.bench.own_kernel import KernelFailed, open_round, pin_process
-from user_proc.bench.row_plan import plan_rows
-from user_proc.bench.worker_link import WorkerLink
-from user_proc.transport.kernel_starter import list_kernels
+from user_proc.bench.timed_loops import Window
+from user_proc.bench.worker_group import WorkerGroup
+from user_proc.transport.kernel_control import list_kernels
 
 pytestmark = pytest.mark.processes
 
@@ -33,18 +34,51 @@ def kernel_pid() -> int:
     return pid
 
 
-def test_a_round_leaves_nothing():
-    with open_round(tiny_run()):
+def children() -> set[int]:
+    """The processes this one has started and not yet seen the end of."""
+    return {
+        int(number)
+        for task in Path("/proc/self/task").iterdir()
+        for number in (task / "children").read_text().split()
+    }
+
+
+def test_a_round_starts_what_is_asked_for_and_leaves_nothing():
+    before = children()
+    with open_round(tiny_run()) as round_:
+        assert own_kernels() == []
+        round_.group(False, 1)
         assert len(own_kernels()) == 1
+        assert len(children() - before) == 2
+        round_.group(False, 3)
+        round_.group(False, 2)
+        assert len(children() - before) == 4
+        round_.group(True, 1)
+        assert len(own_kernels()) == 2
+        assert len(children() - before) == 6
     assert leftovers() == []
+    assert children() == before
+
+
+def test_one_kernel_of_a_round_runs_in_verifier_mode():
+    with open_round(tiny_run()) as round_:
+        for verifier in (False, True):
+            known = set(own_kernels())
+            round_.group(verifier, 1)
+            (name,) = set(own_kernels()) - known
+            pid = next(kernel.pid for kernel in list_kernels() if kernel.name == name)
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            assert (b"--verifier" in words) is verifier
 
 
 def interrupt_a_round(error: type[BaseException], *, stuck: bool) -> int:
-    """Leave a round by an exception; return the pid of its user process."""
+    """Leave a round by an exception; return the pid of one of its user processes."""
     pid = 0
+    before = children()
     try:
-        with open_round(tiny_run()) as worker:
-            pid = worker.pid
+        with open_round(tiny_run()) as round_:
+            round_.group(False, 3)
+            pid = max(children() - before)
             if stuck:
                 os.kill(kernel_pid(), signal.SIGSTOP)
             raise error
@@ -63,7 +97,9 @@ def test_an_interrupted_round_leaves_nothing(error: type[BaseException], stuck: 
 
 
 def test_two_rounds_at_a_time_do_not_meet():
-    with open_round(tiny_run()), open_round(tiny_run()):
+    with open_round(tiny_run()) as one, open_round(tiny_run()) as other:
+        one.group(False, 1)
+        other.group(False, 1)
         assert len(own_kernels()) == 2
 
 
@@ -80,22 +116,28 @@ def test_a_kernel_that_ends_by_itself_is_told_with_its_log(
 
 
 def _kill_kernel_in_a_round() -> None:
-    with open_round(tiny_run()) as worker:
-        worker.ask("prepare", row=plan_rows()[0].as_dict())
+    with open_round(tiny_run()) as round_:
+        group = round_.group(False, 1)
+        group.prepare(BASE)
         os.kill(kernel_pid(), signal.SIGKILL)
-        _ask_until_it_fails(worker)
+        _ask_until_it_fails(group)
 
 
-def _ask_until_it_fails(worker: WorkerLink) -> None:
+def _ask_until_it_fails(group: WorkerGroup) -> None:
     for _ in range(1_000):
-        worker.ask("block", which="row", count=100, warmup=0, limit_ns=10**9)
+        group.take("row", Window(100))
     pytest.fail("the worker has not noticed that its kernel is gone")
 
 
 def test_every_thread_of_kernel_and_user_is_pinned():
     core = min(os.sched_getaffinity(0))
-    with open_round(tiny_run().pinned(core, core)) as worker:
-        for pid in (kernel_pid(), worker.pid):
+    before = children()
+    with open_round(tiny_run().pinned(core, core)) as round_:
+        round_.group(False, 2)
+        found = children() - before
+        assert kernel_pid() in found
+        assert len(found) == 3
+        for pid in found:
             threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
             assert len(threads) >= 2
             assert all(os.sched_getaffinity(thread) == {core} for thread in threads)

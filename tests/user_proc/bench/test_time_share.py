@@ -13,9 +13,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return now
 
 
+@pytest.mark.parametrize("shares", [1, 3])
 @pytest.mark.parametrize("blocks", [1, 2, 3, 10, 1000])
-def test_blocks_that_take_all_they_may_keep_the_limit(clock: list[int], blocks: int):
-    share = TimeShare(10_000_000_000, blocks)
+def test_blocks_that_take_all_they_may_keep_the_limit(clock: list[int], blocks: int, shares: int):
+    share = TimeShare(10_000_000_000, blocks, shares)
     for _ in range(blocks):
         clock[0] += share.next_block_ns()
     # Past the limit each block still had a millisecond.
@@ -23,15 +24,23 @@ def test_blocks_that_take_all_they_may_keep_the_limit(clock: list[int], blocks: 
 
 
 def test_a_block_may_take_three_shares_but_no_more_than_is_left(clock: list[int]):
-    share = TimeShare(100_000_000, 10)
+    share = TimeShare(100_000_000, 10, 3)
     assert share.next_block_ns() == 30_000_000
     clock[0] = 40_000_000
     assert share.next_block_ns() == 20_000_000
-    assert TimeShare(100_000_000, 2).next_block_ns() == 100_000_000
+    assert TimeShare(100_000_000, 2, 3).next_block_ns() == 100_000_000
+
+
+def test_a_warm_up_may_take_as_long_as_the_next_block_and_is_none(clock: list[int]):
+    share = TimeShare(100_000_000, 10, 1)
+    assert share.warm_up_ns() == share.warm_up_ns() == 10_000_000
+    assert share.next_block_ns() == 10_000_000
+    clock[0] = 10**9
+    assert share.warm_up_ns() == 1_000_000
 
 
 def test_past_the_limit_a_block_still_has_a_millisecond(clock: list[int]):
-    share = TimeShare(1_000, 3)
+    share = TimeShare(1_000, 3, 3)
     clock[0] = 10**9
     assert [share.next_block_ns() for _ in range(5)] == [1_000_000] * 5
 

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+from array import array
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,36 +13,68 @@ import pytest
 from rich.console import Console
 
 from user_proc.bench.bench_run import BenchRun
-from user_proc.bench.bench_settings import full_run
+from user_proc.bench.bench_settings import BenchSettings, full_run
 from user_proc.bench.csv_view import COLUMNS, rows_as_csv
 from user_proc.bench.progress_view import LineProgress, NoProgress, make_progress
-from user_proc.bench.table_view import HEADING, figure, payload_text, print_table, render
+from user_proc.bench.row_plan import RowSpec
+from user_proc.bench.row_results import Usage
+from user_proc.bench.stage_times import STAGES
+from user_proc.bench.table_view import HEADING, figure, print_table, render
+from user_proc.bench.timed_loops import Window
+from user_proc.bench.worker_group import Block, WorkerGroup
 from user_proc.run_document import load_strict
 
 ISSUED_FIELDS = (
-    "client", "path", "method", "memory", "completion", "payload", "depth", "processes", "count",
-    "blocks", "p50_us", "p90_us", "p99_us", "p999_us", "max_us", "mean_us", "ops_per_s", "copies",
-    "bytes_copied", "wire_bytes", "cpu_user_us", "cpu_kernel_us", "floor", "floor_p50_us", "ratio",
-    "convention",
+    "client", "path", "method", "memory", "completion", "payload", "depth", "processes",
+    "verifier", "count", "blocks", "p50_us", "p90_us", "p99_us", "p999_us", "max_us", "mean_us",
+    "ops_per_s", "elapsed_us", "copies", "bytes_copied", "wire_bytes", "cpu_user_us",
+    "cpu_kernel_us", "floor", "floor_p50_us", "ratio", "convention",
 )  # fmt: skip
+ROW_LINE = re.compile(r"  (inline|dpc|device)\b.*\d\.\d\dx[! ]$")
+
+
+class OneNumberGroup(WorkerGroup):
+    """Every operation takes 1.5 ms, and makes the copies it should."""
+
+    _copies = 0
+
+    def prepare(self, row: RowSpec) -> None:
+        self._copies = row.copies
+
+    def take(self, which: str, window: Window) -> Block:
+        count = window.count
+        used = Usage(operations=count, copies=self._copies * count)
+        late = window.interval_ns
+        return Block(array("Q", [1_500_000] * count), 1_500_000 * count, used, late, late)
+
+    def take_traced(self, count: int) -> Any:
+        return array("Q", [1_500_000] * count), [dict.fromkeys(STAGES, 100_000)] * count
 
 
 class OneNumberWorker:
-    def ask(self, do: str, **values: Any) -> dict[str, Any]:
-        if do != "block":
-            return {}
-        count = values["count"]
-        return {"samples": [1_500_000] * count, "used": {"operations": count, "copies": 3 * count}}
+    def send(self, do: str, **values: Any) -> None:
+        pass
+
+    def receive(self) -> dict[str, Any]:
+        return {}
+
+    def group(self, verifier: bool, processes: int) -> WorkerGroup:
+        worker: Any = self
+        return OneNumberGroup([worker])
 
 
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
+def document_of(settings: BenchSettings) -> dict[str, Any]:
     @contextmanager
     def open_round(settings: object) -> Any:
         yield OneNumberWorker()
 
-    settings = replace(full_run(), operations_per_block=10)
+    settings = replace(settings, operations_per_block=10, time_limit_ns=10**12)
     return load_strict(BenchRun(settings, open_round, NoProgress()).run().as_json())
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return document_of(full_run().with_stages())
 
 
 def test_csv_has_every_row_and_field(document: dict[str, Any]):
@@ -53,6 +87,8 @@ def test_csv_has_every_row_and_field(document: dict[str, Any]):
             value = row[name]
             if value is None:
                 assert line[name] == ""
+            elif isinstance(value, bool):
+                assert line[name] == json.dumps(value)
             elif isinstance(value, str):
                 assert line[name] == value
             else:
@@ -67,11 +103,11 @@ def test_the_table_says_first_whose_numbers_they_are(
     assert text.startswith(HEADING)
     assert "not of hardware" in text.splitlines()[0]
     assert all(len(line) <= 100 for line in text.splitlines())
-    rows = [
-        line for line in text.splitlines() if line.startswith(("  inline", "  dpc", "  device"))
-    ]
+    rows = [line for line in text.splitlines() if ROW_LINE.match(line)]
     assert len(rows) == len(document["rows"])
     assert rows[0].split()[1:4] == ["0", "B", "1,500"]
+    kinds = {row[:12].strip() for row in rows}
+    assert {"dpc", "dpc x16", "device p2", "device p8", "device v"} <= kinds
     assert "-" in rows[0].split()  # p99.9 rests on too few samples
     for floor in document["floors"]:
         assert floor["name"] in text
@@ -87,7 +123,7 @@ def test_the_table_fits_its_terminal(document: dict[str, Any], width: int):
     Console(file=shown, width=width).print(render(marked, width))
     lines = shown.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
-    rows = [line for line in lines if line.startswith(("  inline", "  dpc", "  device"))]
+    rows = [line for line in lines if ROW_LINE.match(line)]
     assert len(rows) == len(document["rows"])
     assert all(line.endswith("x!") for line in rows)
 
@@ -104,13 +140,40 @@ def test_marks_are_explained_in_words(document: dict[str, Any], capsys: pytest.C
     assert printed.err.count("x!\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("payload", "text"),
-    [(0, "0 B"), (64, "64 B"), (1000, "1000 B"), (4096, "4 KiB"), (65536, "64 KiB"),
-     (1 << 20, "1 MiB"), (1536, "1536 B")],
-)  # fmt: skip
-def test_sizes_are_never_mixed_units(payload: int, text: str):
-    assert payload_text(payload) == text
+def test_the_last_lines_are_the_answers(
+    document: dict[str, Any], capsys: pytest.CaptureFixture[str]
+):
+    print_table(document)
+    words = " ".join(capsys.readouterr().out.split())
+    assert document["answers"]
+    places = [words.index(answer["question"]) for answer in document["answers"]]
+    assert places == sorted(places)
+    assert words.endswith(" ".join(document["answers"][-1]["answer"].split()))
+
+
+def test_the_stages_are_a_table_with_its_sum(
+    document: dict[str, Any], capsys: pytest.CaptureFixture[str]
+):
+    print_table(document)
+    lines = capsys.readouterr().out.splitlines()
+    (total,) = [line for line in lines if line.startswith("  sum of the stages")]
+    assert total.split()[4:] == ["1,100"] * len(document["stages"])
+    for name in STAGES:
+        found = [line.split() for line in lines if line.startswith(f"  {name} ")]
+        assert [*name.split(), *["100.0"] * len(document["stages"])] in found
+    (verdict,) = [line for line in lines if line.startswith("  tracing explains it")]
+    assert verdict.split()[3:] == ["NO"] * len(document["stages"])  # 1,500 are not 1,100
+
+
+def test_an_open_loop_s_table_says_how_the_schedule_was_kept(
+    capsys: pytest.CaptureFixture[str],
+):
+    scheduled = document_of(full_run().scheduled(200.0))
+    print_table(scheduled)
+    text = capsys.readouterr().out
+    assert "Open loop: 200 starts a second" in text
+    assert text.count(" overloaded\n") == len(scheduled["rows"])
+    assert "fell behind its schedule" in text
 
 
 def test_a_missing_figure_is_a_dash():

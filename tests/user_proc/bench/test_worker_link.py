@@ -63,6 +63,18 @@ def test_questions_and_answers(link_to: LinkTo):
 
 
 @pytest.mark.processes
+def test_several_are_asked_before_any_is_waited_for(link_to: LinkTo):
+    with link_to(ECHO) as one, link_to(ECHO) as other:
+        for link in (one, other):
+            link.send("greet", name=link.pid)
+        assert [link.receive()["got"]["name"] for link in (one, other)] == [one.pid, other.pid]
+        pids = [one.pid, other.pid]
+        one.begin_close()
+        other.begin_close()
+    assert all(ended(pid) for pid in pids)
+
+
+@pytest.mark.processes
 def test_a_worker_that_dies_is_told_with_its_exit_code(link_to: LinkTo):
     with link_to(ECHO) as link:
         with pytest.raises(WorkerFailed, match=r"pid \d+\) ended unexpectedly, exit code 7"):
@@ -87,13 +99,13 @@ def test_a_worker_that_does_not_answer_is_given_up_and_ended(
 def test_a_worker_that_never_gets_ready_is_ended(link_to: LinkTo, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker_link, "_START_SECONDS", 0.05)
     with pytest.raises(WorkerFailed, match="has not answered"):
-        link_to(MUTE)
+        link_to(MUTE).wait_until_ready()
 
 
 @pytest.mark.processes
 def test_without_a_kernel_the_worker_says_so():
     with pytest.raises(WorkerFailed, match="no kernel named 'nobody-here' is running"):
-        WorkerLink("nobody-here")
+        WorkerLink("nobody-here").wait_until_ready()
 
 
 @pytest.mark.processes
@@ -104,6 +116,7 @@ def test_the_worker_ends_with_the_process_that_started_it(tmp_path: Path):
         "from user_proc.bench.worker_link import WorkerLink\n"
         "kernel = start_kernel('orphan')\n"
         "link = WorkerLink('orphan')\n"
+        "link.wait_until_ready()\n"
         "print(link.pid, kernel.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )

@@ -70,17 +70,23 @@ def test_a_run_prints_its_table_and_writes_its_files(softhca: Run, tmp_path: Pat
 
 def check_document(document: dict[str, Any]) -> None:
     assert document["kind"] == "irp"
-    assert len(document["rows"]) == 4
+    assert len(document["rows"]) == 7
     for row in document["rows"]:
-        assert row["count"] == 48
+        assert row["count"] == 48 or row["processes"] == 2
         assert row["blocks"] == 4
         assert 0 < row["min_us"] <= row["p50_us"] <= row["max_us"]
         assert row["p999_us"] is None
         assert row["ratio"] == pytest.approx(row["p50_us"] / row["floor_p50_us"], abs=1e-3)
-        assert row["ops_per_s"] * row["mean_us"] == pytest.approx(1e6, rel=0.01)
         assert row["sum_us"] == pytest.approx(row["count"] * row["mean_us"], rel=0.01)
-    user, private, irp, direct = document["rows"]
-    assert (user["copies"], user["bytes_copied"], user["wire_bytes"]) == (2, 128, 336)
+        if row["processes"] == 1:
+            assert row["ops_per_s"] * row["mean_us"] == pytest.approx(1e6, rel=0.01)
+        assert not {"copies", "overloaded"} & set(row["marks"])
+    user, two, neither, fast, private, irp, direct = document["rows"]
+    for row in (user, two):
+        assert (row["copies"], row["bytes_copied"], row["wire_bytes"]) == (2, 128, 336)
+    assert 20 <= two["count"] <= 96
+    assert (neither["path"], fast["path"]) == ("irp", "fast_io")
+    assert neither["copies"] == fast["copies"] == 0
     assert (private["copies"], private["bytes_copied"]) == (2, 8192)
     assert irp["copies"] == direct["copies"] == irp["wire_bytes"] == 0
     assert {floor["name"] for floor in document["floors"]} == {
@@ -90,6 +96,35 @@ def check_document(document: dict[str, Any]) -> None:
     for floor in document["floors"]:
         assert floor["p50_us"] > 0
     assert document["settings"]["mode"] == "tiny"
+    questions = [answer["question"] for answer in document["answers"]]
+    assert len(questions) == 3
+    assert "over a direct call" in questions[0]
+
+
+def test_stages_are_in_the_table_and_in_the_document(softhca: Run):
+    done = softhca("bench", "--tiny", "--stages", "--json", "-", "--no-progress")
+    assert done.returncode == 0, done.stderr
+    document = load_strict(done.stdout)
+    assert len(document["stages"]) == 6
+    for row in document["stages"]:
+        assert row["incomplete"] <= row["requests"]
+        total = sum(stage["mean_us"] for stage in row["stages"])
+        assert total == pytest.approx(row["sum_us"], abs=0.01)
+        # A sum of stages is the time of a middle request, far from half or twice of it.
+        assert 0.4 < row["sum_us"] / row["traced_p50_us"] < 2.5
+    for words in ("sum of the stages", "p50 without tracing", "copy to caller"):
+        assert words in done.stderr
+
+
+def test_an_open_loop_is_not_mixed_with_closed_rows(softhca: Run):
+    done = softhca("bench", "--tiny", "--rate", "2000", "--json", "-", "--no-progress")
+    assert done.returncode == 0, done.stderr
+    document = load_strict(done.stdout)
+    assert document["settings"]["loop"] == "open"
+    for row in document["rows"]:
+        assert row["client"] == "user"
+        assert row["open_loop"]["rate_per_s"] == 2000
+    assert "Open loop: 2000 starts a second" in done.stderr
 
 
 def test_json_on_standard_output_is_json_alone(softhca: Run):
@@ -102,7 +137,7 @@ def test_json_on_standard_output_is_json_alone(softhca: Run):
 def test_csv_on_standard_output_is_csv_alone(softhca: Run):
     done = softhca("bench", "--tiny", "--csv", "-")
     assert done.returncode == 0, done.stderr
-    assert len(list(csv.DictReader(io.StringIO(done.stdout), strict=True))) == 4
+    assert len(list(csv.DictReader(io.StringIO(done.stdout), strict=True))) == 7
 
 
 def test_pinned_runs_are_not_marked_unpinned(softhca: Run):
@@ -128,6 +163,10 @@ def test_pinned_runs_are_not_marked_unpinned(softhca: Run):
         (["--csv", "/"], "is a folder"),
         (["--json", "-", "--csv", "-"], "only one of"),
         (["--depth", "4"], "No such option"),
+        (["--rate", "0"], "starts a second"),
+        (["--rate", "-5"], "starts a second"),
+        (["--rate", "nan"], "starts a second"),
+        (["--rate", "many"], "number"),
     ],
 )
 def test_wrong_usage_is_told_at_once(softhca: Run, arguments: list[str], words: str):

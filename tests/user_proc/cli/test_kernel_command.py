@@ -12,7 +12,7 @@ import pytest
 
 from tests.drivers.mailbox_page import driver_source
 from user_proc.process import UserProcess
-from user_proc.transport.kernel_starter import kernel_status, stop_kernel
+from user_proc.transport.kernel_control import kernel_status, stop_kernel
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -277,7 +277,7 @@ def test_only_the_thread_that_asked_runs_it(kernel: Any, threads: Any):
         process.open_device("gate", overlapped=True) as gate,
     ):
         ran: list[str] = []
-        other = threads(process.sleep_alertable, 0.2)
+        other = threads(process.sleep_alertable, 0.05)
         held = gate.start(KEEP, b"x", apc=lambda _: ran.append("mine"))
         gate.device_io_control(AWAIT, word(1))
         releaser = threads(gate.device_io_control, RELEASE, word(0))

@@ -15,13 +15,8 @@ from shared import connection_file as cf
 from user_proc.errors import KernelNotRunning, KernelStartFailed, RuntimeFolderUnusable
 from user_proc.process import UserProcess
 from user_proc.transport import kernel_starter
-from user_proc.transport.kernel_starter import (
-    StartedKernel,
-    kernel_status,
-    list_kernels,
-    start_kernel,
-    stop_kernel,
-)
+from user_proc.transport.kernel_control import kernel_status, list_kernels, stop_kernel
+from user_proc.transport.kernel_starter import StartedKernel, start_kernel
 
 pytestmark = pytest.mark.processes
 

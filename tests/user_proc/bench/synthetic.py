@@ -1,0 +1,35 @@
+"""Rows of a document with figures of one's choosing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from user_proc.bench.row_plan import RowSpec
+
+ROUNDS, BLOCKS_PER_ROUND = 5, 3
+
+
+def wobble(centre: float, spread: float) -> list[float]:
+    """Block figures that lie evenly around a centre, the same way for every row."""
+    count = ROUNDS * BLOCKS_PER_ROUND
+    return [centre + spread * (2 * (index * 7 % count) / (count - 1) - 1) for index in range(count)]
+
+
+def row(
+    spec: RowSpec, p50: float, spread: float = 0.01, each: float | None = None, **more: Any
+) -> dict[str, Any]:
+    """A row of the document: so many microseconds, give or take."""
+    return {
+        **spec.as_dict(),
+        "p50_us": p50,
+        "block_p50_us": wobble(p50, spread),
+        "block_each_us": wobble(p50 if each is None else each, spread),
+        "round_p99_us": [2 * p50 + spread * number for number in range(ROUNDS)],
+        "marks": [],
+        **more,
+    }
+
+
+def by_question(answers: Sequence[Mapping[str, Any]], words: str) -> Mapping[str, Any]:
+    """The one answer whose question contains these words."""
+    (found,) = [answer for answer in answers if words in answer["question"]]
+    return found

@@ -1,0 +1,149 @@
+"""`softhca plot` and `softhca compare` as a user runs them, on documents made for it."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.user_proc.bench.synthetic import row
+from user_proc.bench.full_plan import BASE, kernel_row
+from user_proc.bench.sample_statistics import BlockSamples
+from user_proc.run_document import RunDocument
+
+pytestmark = pytest.mark.processes
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def whole_row(spec: Any, p50: float, spread: float = 0.5) -> dict[str, Any]:
+    from array import array
+
+    samples = BlockSamples((array("Q", [round(p50 * 1000 + n) for n in range(2_000)]),))
+    return row(
+        spec,
+        p50,
+        spread,
+        p50_interval_us=[p50 - 1, p50 + 1],
+        p99_us=2 * p50,
+        floor="echo",
+        floor_p50_us=p50 / 2,
+        hdr_histogram=samples.histogram()[0],
+    )
+
+
+def write_run(path: Path, factor: float = 1.0, version: str = "3.11.7") -> None:
+    document = RunDocument(
+        "irp",
+        {
+            "python": {"implementation": "CPython", "version": version, "gil": True},
+            "machine": {"processor": "x", "cores": 2, "architecture": "y", "governor": None},
+            "started": "now",
+            "marks": ["virtual"],
+        },
+        {"loop": "closed", "blocks_per_round": 3},
+        [],
+        [
+            whole_row(BASE, 100.0),
+            whole_row(replace(BASE, method="neither"), 90.0 * factor),
+            whole_row(kernel_row("direct"), 2.0, 0.01),
+        ],
+    )
+    path.write_text(document.as_json())
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    write_run(tmp_path / "a.json")
+    write_run(tmp_path / "b.json", 1.5)
+    write_run(tmp_path / "old.json", version="3.10.0")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["bars", "percentiles"])
+def test_a_plot_is_a_picture(softhca: Run, runs: Path, kind: str):
+    pytest.importorskip("matplotlib", reason="an extra, not installed here")
+    done = softhca("plot", "a.json", "--kind", kind)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "wrote a.png\n"
+    assert (runs / "a.png").read_bytes().startswith(b"\x89PNG")
+    done = softhca("plot", "a.json", "--out", "x.svg", "--rows", "kernel")
+    assert done.returncode == 0, done.stderr
+    picture = (runs / "x.svg").read_text()
+    assert "<svg" in picture
+
+
+def test_without_matplotlib_one_sentence_has_the_cure(
+    softhca: Run, runs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (runs / "no").mkdir()
+    (runs / "no" / "matplotlib.py").write_text("raise ImportError('not here')")
+    import tests.user_proc.cli.conftest as commands
+
+    changed = {**os.environ, "PYTHONPATH": f"no:{commands.ROOT}"}
+    monkeypatch.setattr(commands, "environment", lambda: changed)
+    done = softhca("plot", "a.json")
+    assert done.returncode == 1
+    (sentence,) = done.stderr.splitlines()
+    assert "plots need matplotlib" in sentence
+    assert "-m pip install 'matplotlib" in sentence
+    assert not (runs / "a.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["none.json"], 2, "No such file"),
+        (["a.json", "--kind", "pie"], 2, "choose from bars, percentiles"),
+        (["a.json", "--out", "a.nothing"], 2, "not supported"),
+        (["a.json", "--rows", "nothing like it"], 1, "no row's name contains"),
+    ],
+)
+def test_what_cannot_be_plotted(
+    softhca: Run, runs: Path, arguments: list[str], code: int, words: str
+):
+    pytest.importorskip("matplotlib", reason="an extra, not installed here")
+    done = softhca("plot", *arguments)
+    assert done.returncode == code
+    assert words in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_comparison_names_each_change(softhca: Run, runs: Path):
+    done = softhca("compare", "a.json", "b.json")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    where = lines.index("user irp neither arena device 64 B")
+    assert "90.0 ->     135.0 us  slower (95 % interval 4" in lines[where + 1]
+    assert lines[-1] == "3 rows by p50: 2 no change shown, 1 slower"
+
+
+def test_a_comparison_as_json(softhca: Run, runs: Path):
+    done = softhca("compare", "b.json", "a.json", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["forced_over"] == []
+    verdicts = [entry["p50"]["verdict"] for entry in found["rows"]]
+    assert verdicts == ["no change shown", "faster", "no change shown"]
+
+
+def test_unequal_runs_are_refused_unless_forced(softhca: Run, runs: Path):
+    done = softhca("compare", "a.json", "old.json")
+    assert done.returncode == 1
+    assert "python version: 3.11.7 and 3.10.0" in done.stderr
+    assert "--force" in done.stderr
+    done = softhca("compare", "a.json", "old.json", "--force")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Forced, although the runs differ: python version")
+
+
+def test_what_is_no_run_is_refused(softhca: Run, runs: Path):
+    (runs / "bad.json").write_text("{}")
+    (runs / "other.json").write_text((runs / "a.json").read_text().replace('"irp"', '"rc"', 1))
+    for name, words in (("bad.json", "parts missing"), ("other.json", "another kind")):
+        done = softhca("compare", "a.json", name)
+        assert done.returncode == 2
+        assert words in " ".join(done.stderr.replace("│", " ").split())
