@@ -8,7 +8,6 @@ Rules: dispatcher's OS thread only.
 
 import json
 import os
-import resource
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -22,6 +21,12 @@ from kernel_proc.scheduling.kthread import create_system_thread
 from kernel_proc.scheduling.os_lane import InlineLane, Lane, OsLane
 from kernel_proc.scheduling.processor import Processor
 from kernel_proc.scheduling.work_item import stop_service_threads
+from kernel_proc.server.connection_gate import ConnectionGate
+from kernel_proc.server.descriptor_plan import (
+    LISTENER_CONNECTIONS,
+    plan_descriptors,
+    raise_descriptor_limit,
+)
 from kernel_proc.server.in_process import InProcessSession, Outboxes
 from kernel_proc.server.instance_lock import InstanceLock
 from kernel_proc.server.kernel_log import KernelLog
@@ -38,9 +43,6 @@ from shared.nt_status import STATUS_SUCCESS
 from shared.version import softhca_version
 
 _NS_PER_MS: Final = 1_000_000
-_OWN_DESCRIPTORS: Final = 64
-_SESSION_DESCRIPTORS: Final = 5  # lifeline, pidfd, memory, maps, listener; one more per thread
-_MOST_DESCRIPTORS: Final = 1 << 20
 
 
 class Machine:
@@ -66,15 +68,23 @@ class Machine:
         self.stop_reason = ""
         self.stopped_clean = True
         self._outboxes = Outboxes()
-        self._requests = None if in_process else _request_socket(settings)
+        self._plan = plan_descriptors(settings, raise_descriptor_limit())
+        self._gate: ConnectionGate | None = None
+        self._requests = None if in_process else RequestSocket(settings.max_requests_per_session)
         send = self._outboxes.send if self._requests is None else self._requests.send
-        self.sessions = SessionTable(settings.max_sessions if in_process else _bound(settings))
+        self.sessions = SessionTable(settings.max_sessions if in_process else self._plan.sessions)
         self.server = SessionServer(self.io, self.sessions, send, settings.max_threads_per_session)
         noop.load(self.io)
         benchmark_client.load(self.io, self.server.wire_bytes)
         self.rundown = Rundown(self.io, self.sessions, self.server, self.log)
         self.reception = Reception(
-            self.io, settings, self.sessions, self.rundown, self._make_lane, self.log
+            self.io,
+            settings,
+            self.sessions,
+            self.rundown,
+            self._make_lane,
+            self.log,
+            self._plan.arenas,
         )
         self._lifelines: LifelineListener | None = None
         self._lock: InstanceLock | None = None
@@ -101,13 +111,21 @@ class Machine:
         requests.receive = self.server.receive
         ready_queue = self.processor.dispatcher.ready_queue
         requests.is_busy = lambda: ready_queue.summary != 0
-        requests.bind(lock.paths.endpoint)
+        paths = lock.paths
+        allowed = {
+            str(paths.request_socket): self._plan.connections,
+            str(paths.listener_socket): LISTENER_CONNECTIONS,
+        }
+        self._gate = ConnectionGate(
+            self.sessions.processes, allowed, self._plan.strangers, self._flooded
+        )
+        requests.bind(paths.endpoint, paths.listener_endpoint, self._gate)
         self.processor.add_source(requests.socket, requests.drain)
         self._lifelines = LifelineListener(
             self.processor,
             self.reception.admit,
             self._make_lane,
-            self.settings.max_silent_connections,
+            self._plan.silent,
             self.settings.hello_timeout_ms * _NS_PER_MS,
         )
         self._lifelines.listen(lock.paths.lifeline)
@@ -117,6 +135,16 @@ class Machine:
         )
         write_record(lock.paths, record)
         self.log(f"kernel {self.settings.name!r} is ready (pid {os.getpid()})")
+
+    def _flooded(self, pid: int) -> None:
+        # In the gate's thread.
+        def end_sessions() -> None:
+            self.log(f"process {pid} floods the request socket: its connections are closed")
+            for session in self.sessions:
+                if session.process.process_id == pid:
+                    self.rundown.begin(session, "it floods the request socket")
+
+        self.processor.post(end_sessions)
 
     def run(self) -> None:
         """Serve until stopped; a BugCheck leaves through here."""
@@ -193,31 +221,10 @@ class Machine:
             "sessions_opened": self.reception.opened,
             "sessions_run_down": self.rundown.completed,
             "arena_total": self.reception.arena_total.inspect(),
+            "arena_places": self.reception.arena_places.inspect(),
             "lifelines": self._lifelines.inspect() if self._lifelines is not None else {},
+            "request_sockets": self._gate.inspect() if self._gate is not None else {},
             "socket_errors": dict(self._requests.errors) if self._requests is not None else {},
             "descriptors": len(os.listdir("/proc/self/fd")) - 1,
             "os_threads": threading.active_count(),
         }
-
-
-def _request_socket(settings: KernelSettings) -> RequestSocket:
-    raise_descriptor_limit()
-    peers = settings.max_sessions * (settings.max_threads_per_session + 1)
-    return RequestSocket(settings.max_payload_bytes, settings.max_requests_per_session, peers)
-
-
-def raise_descriptor_limit() -> int:
-    """Raise RLIMIT_NOFILE as far as allowed; return what it is then."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return soft if soft != resource.RLIM_INFINITY else _MOST_DESCRIPTORS
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
-
-
-def _bound(settings: KernelSettings) -> int:
-    """Return how many sessions there are descriptors for: libzmq aborts when it finds none."""
-    each = _SESSION_DESCRIPTORS + settings.max_threads_per_session
-    possible = (raise_descriptor_limit() - _OWN_DESCRIPTORS) // each
-    return max(1, min(settings.max_sessions, possible))

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, NoReturn
 
-from shared.envelope import MAX_PAYLOAD
 from shared.runtime_folder import DEFAULT_INSTANCE, InstanceNameError, check_name
 
 KIB: Final = 1024
@@ -41,7 +40,6 @@ class KernelSettings:
     max_threads_per_session: int = 64
     max_requests_per_session: int = 256
     max_handles_per_session: int = 16_384
-    max_payload_bytes: int = MAX_PAYLOAD
     max_silent_connections: int = 32
 
     hello_timeout_ms: int = 2_000
@@ -66,7 +64,6 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_threads_per_session": (1, 10_000),
     "max_requests_per_session": (1, 100_000),
     "max_handles_per_session": (1, 1_000_000),
-    "max_payload_bytes": (64 * KIB, MAX_PAYLOAD),
     "max_silent_connections": (1, 1_000),
     "hello_timeout_ms": (10, 600_000),
     "stop_timeout_ms": (10, 600_000),
@@ -87,7 +84,6 @@ _HELP: Final[dict[str, str]] = {
     "max_threads_per_session": "calling threads of one process",
     "max_requests_per_session": "requests in the kernel and completions not read, a process",
     "max_handles_per_session": "handles one process may hold",
-    "max_payload_bytes": "longest payload of a message",
     "max_silent_connections": "connections that have not introduced themselves",
     "hello_timeout_ms": "time a connection has to introduce itself",
     "stop_timeout_ms": "time an orderly stop waits for sessions to be run down",

@@ -125,7 +125,7 @@ HEADER: Final = struct.Struct("<IHHIIQIIQIIQQIIQIIQI4x")
 ANSWER: Final = struct.Struct("<I2xHI16xIQ32xQIIQI4x")
 
 #: Largest payload frame; sockets refuse more. Longer buffers are passed by address.
-MAX_PAYLOAD: Final = 1 << 20
+MAX_PAYLOAD: Final = 1 << 16
 
 REQUEST_ID_SHIFT: Final = 40
 

@@ -67,7 +67,13 @@ class UserProcess:
             lifeline = LifelineChannel(paths, memory)
         finally:
             memory.close()
-        channel = KernelChannel(lifeline.name, paths.endpoint, lifeline.welcome, lifeline.watch)
+        channel = KernelChannel(
+            lifeline.name,
+            paths.endpoint,
+            paths.listener_endpoint,
+            lifeline.welcome,
+            lifeline.watch,
+        )
         return cls(channel, lifeline)
 
     @classmethod

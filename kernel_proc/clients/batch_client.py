@@ -8,6 +8,7 @@ Rules: called at PASSIVE_LEVEL; completions come at <= DISPATCH_LEVEL.
 Spec: WDK, KeRaiseIrql; Completing IRPs from a DpcForIsr routine.
 """
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from kernel_proc.io_manager.driver_object import DeviceObject
 
 
-class _RequestBatch:
+class _RequestBatch(ABC):
     """What both kinds share: buffers, an event for the last one, and the times of each."""
 
     __slots__ = (
@@ -80,8 +81,9 @@ class _RequestBatch:
         if self._failure != STATUS_SUCCESS:
             raise RaisedStatus(self._failure, "benchmark request")
 
+    @abstractmethod
     def _give(self, count: int) -> None:
-        raise NotImplementedError
+        """Give `count` requests; each ends in `_note_end`."""
 
     def _note_end(self, index: int, status: int) -> None:
         self._samples[self._first + index] = now_ns() - self._begins[index]
@@ -92,7 +94,8 @@ class _RequestBatch:
             self._all_done.set()
 
     def close(self) -> None:
-        """Free what is kept between batches: nothing."""
+        """Let go of the buffers."""
+        self._payload = self._result = None
 
 
 class IrpBatch(_RequestBatch):

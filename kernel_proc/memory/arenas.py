@@ -86,12 +86,15 @@ class ArenaTable:
         total: MemoryQuota,
         limit: int = DEFAULT_ARENA_QUOTA,
         most_arenas: int = DEFAULT_ARENA_COUNT,
+        places: MemoryQuota | None = None,
     ) -> None:
         self.quota = MemoryQuota(limit)
         self._space = space
         self._lane = lane
         self._total = total
         self._most_arenas = most_arenas
+        # The kernel's descriptors for the arenas of all processes, one each.
+        self._places = places or MemoryQuota(sys.maxsize)
         self._count = 0
         self._arenas: dict[int, _Arena] = {}
         self._retired: list[_Arena] = []
@@ -182,6 +185,17 @@ class ArenaTable:
         if self._count >= self._most_arenas:
             reason = f"this process may hold {self._most_arenas} arenas and holds {self._count}"
             return ArenaGrant(STATUS_INSUFFICIENT_RESOURCES, reason=reason)
+        if not self._places.charge(1):
+            reason = f"all processes together may hold {self._places.limit} arenas, and do"
+            return ArenaGrant(STATUS_INSUFFICIENT_RESOURCES, reason=reason)
+        refused = self._charge_bytes(length)
+        if refused is None:
+            self._count += 1
+        else:
+            self._places.give_back(1)
+        return refused
+
+    def _charge_bytes(self, length: int) -> ArenaGrant | None:
         if not self.quota.charge(length):
             reason = f"this process may hold {_beyond(self.quota, length)}"
             return ArenaGrant(STATUS_QUOTA_EXCEEDED, reason=reason)
@@ -189,11 +203,11 @@ class ArenaTable:
             self.quota.give_back(length)
             reason = f"all processes together may hold {_beyond(self._total, length)}"
             return ArenaGrant(STATUS_INSUFFICIENT_RESOURCES, reason=reason)
-        self._count += 1
         return None
 
     def _uncharge(self, length: int) -> None:
         self._count -= 1
+        self._places.give_back(1)
         self.quota.give_back(length)
         self._total.give_back(length)
 

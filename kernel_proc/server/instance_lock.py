@@ -50,7 +50,7 @@ class InstanceLock:
             raise RuntimeFolderError(f"{self.paths.lock} cannot be locked: others keep asking")
         try:
             remove_record(self.paths)
-            for path in (self.paths.lifeline, self.paths.request_socket):
+            for path in _sockets(self.paths):
                 _remove_stale_socket(path)
             self._write_pid()
         except BaseException as error:
@@ -84,7 +84,7 @@ class InstanceLock:
 
     def _remove_files(self, with_log: bool) -> None:
         paths = self.paths
-        own = [paths.connection_file, self.state_path, paths.lifeline, paths.request_socket]
+        own = [paths.connection_file, self.state_path, *_sockets(paths)]
         if with_log:
             own.append(paths.log)
         for path in (*own, paths.lock):
@@ -145,6 +145,10 @@ class InstanceLock:
             return f"process {int(self.paths.lock.read_text(encoding='ascii'))}"
         except (OSError, ValueError, RuntimeFolderError):
             return "it is just starting or stopping"
+
+
+def _sockets(paths: InstancePaths) -> tuple[Path, ...]:
+    return paths.lifeline, paths.request_socket, paths.listener_socket
 
 
 def _remove_stale_socket(path: Path) -> None:

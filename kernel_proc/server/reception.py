@@ -25,7 +25,7 @@ from kernel_proc.server.peer import Peer
 from kernel_proc.server.rundown import Rundown
 from kernel_proc.server.session import Session, SessionTable
 from kernel_proc.settings import KernelSettings
-from shared.envelope import VERSION
+from shared.envelope import MAX_PAYLOAD, VERSION
 from shared.messages import Refused, Welcome
 from shared.nt_status import STATUS_ACCESS_DENIED, STATUS_TOO_MANY_SESSIONS
 
@@ -45,8 +45,10 @@ class Reception:
         rundown: Rundown,
         make_lane: MakeLane,
         log: Callable[[str], object],
+        arenas: int,
     ) -> None:
         self.arena_total = MemoryQuota(settings.arena_bytes_total)
+        self.arena_places = MemoryQuota(arenas)
         self.opened = 0
         self._io = io
         self._settings = settings
@@ -97,7 +99,13 @@ class Reception:
         space = AddressSpace(process, lane, private=private)
         process.address_space = space
         process.handle_table = HandleTable(settings.max_handles_per_session)
-        arenas = ArenaTable(space, lane, self.arena_total, settings.arena_bytes_per_process)
+        arenas = ArenaTable(
+            space,
+            lane,
+            self.arena_total,
+            settings.arena_bytes_per_process,
+            places=self.arena_places,
+        )
         session = Session(
             number, process, space, arenas, lane, settings.max_requests_per_session, peer
         )
@@ -114,7 +122,7 @@ class Reception:
             session.epoch,
             os.getpid(),
             VERSION,
-            settings.max_payload_bytes,
+            MAX_PAYLOAD,
             session.max_requests,
             settings.max_threads_per_session,
             settings.arena_bytes_per_process,

@@ -4,6 +4,10 @@ Every option that keeps a peer from hurting the kernel is set here: no send wait
 endless, a frame that is too long costs its sender the connection, an answer to a peer that is
 gone is an error told at once.
 
+It is bound twice, because queues are as long as the listening socket says: calling threads, of
+which each has one request under way, connect to one endpoint, listeners to the other. So a peer
+that sends and never reads holds at most `THREAD_ANSWERS` payloads here, and `THREAD_REQUESTS`.
+
 Rules: dispatcher's OS thread only; made after the process has started, never inherited.
 Spec: zmq_setsockopt(3), ZMQ_ROUTER_MANDATORY; zmq_ipc(7).
 """
@@ -17,12 +21,20 @@ from typing import Any, Final
 import zmq
 
 from kernel_proc.server.answers import FULL, GONE, SENT
-from shared.envelope import HEADER
+from kernel_proc.server.connection_gate import ConnectionGate
+from shared.envelope import HEADER, MAX_PAYLOAD
 
 #: Messages taken in one go; more would keep other sources, and the threads, waiting.
 BURST: Final = 16
 
+#: Answers a calling thread may leave unread: one is due, the others come late (Ctrl-C).
+THREAD_ANSWERS: Final = 32
+#: Requests of a calling thread that libzmq takes before the kernel does.
+THREAD_REQUESTS: Final = 8
+
 _FRAMES_KEPT: Final = 3  # one more than a message may have, so that the excess shows
+_FRAMES_SKIPPED: Final = 256  # in one go, of a message that has many
+_BACKLOG: Final = 1024
 
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _SNDMORE: Final = int(zmq.SNDMORE | zmq.DONTWAIT)
@@ -34,19 +46,27 @@ Receive = Callable[[bytes, Sequence[bytes]], object]
 class RequestSocket:
     """The ROUTER, its context, and what went wrong on it."""
 
-    __slots__ = ("_context", "_get", "_recv", "_send", "errors", "is_busy", "receive", "socket")
+    __slots__ = (
+        "_completions",
+        "_context",
+        "_get",
+        "_is_skipping",
+        "_recv",
+        "_send",
+        "errors",
+        "is_busy",
+        "receive",
+        "socket",
+    )
 
-    def __init__(self, max_payload: int, answers_per_peer: int, max_peers: int) -> None:
+    def __init__(self, completions: int) -> None:
+        self._completions = completions  # that a listener may leave unread
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._context.set(zmq.MAX_SOCKETS, min(max_peers, self._context.get(zmq.SOCKET_LIMIT)))
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.LINGER, 0)
-        # A peer's queue counts as full when half of what was taken has not been reported back.
-        socket.setsockopt(zmq.SNDHWM, 2 * answers_per_peer + 2)
-        socket.setsockopt(zmq.RCVHWM, answers_per_peer)
-        socket.setsockopt(zmq.MAXMSGSIZE, max(max_payload, HEADER.size))
-        socket.setsockopt(zmq.BACKLOG, 1024)
+        socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+        self._is_skipping = False
         self.socket = socket
         self.receive: Receive = lambda identity, frames: None
         self.is_busy: Callable[[], bool] = lambda: True
@@ -57,8 +77,19 @@ class RequestSocket:
         self._send = plain.send
         self._get = plain.get
 
-    def bind(self, endpoint: str) -> None:
-        """Bind the ipc endpoint; only this user can reach its file, at any moment."""
+    def bind(self, endpoint: str, listener_endpoint: str, gate: ConnectionGate | None) -> None:
+        """Bind both ipc endpoints; only this user can reach their files, at any moment."""
+        if gate is not None:
+            gate.watch(self._context, self.socket)
+        self._bind(endpoint, THREAD_ANSWERS, THREAD_REQUESTS, MAX_PAYLOAD)
+        # A peer's queue counts as full when half of what was taken has not been reported back.
+        self._bind(listener_endpoint, 2 * self._completions + 2, 2, HEADER.size)
+
+    def _bind(self, endpoint: str, answers: int, requests: int, longest: int) -> None:
+        # Connections have the options that hold while their endpoint is bound.
+        self.socket.setsockopt(zmq.SNDHWM, answers)
+        self.socket.setsockopt(zmq.RCVHWM, requests)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, longest)
         old_mask = os.umask(0o177)
         try:
             self.socket.bind(endpoint)
@@ -75,6 +106,9 @@ class RequestSocket:
         """
         for _ in range(BURST if self.is_busy() else 1):
             try:
+                if self._is_skipping:
+                    self._skip()
+                    continue
                 identity = self._recv(_DONTWAIT)
                 frames = self._receive_frames()
             except zmq.Again:
@@ -88,10 +122,19 @@ class RequestSocket:
         frame = self._recv(_DONTWAIT, False)
         frames = [frame.bytes]
         while frame.more:
+            if len(frames) == _FRAMES_KEPT:
+                self._is_skipping = True
+                break
             frame = self._recv(_DONTWAIT, False)
-            if len(frames) < _FRAMES_KEPT:
-                frames.append(frame.bytes)
+            frames.append(frame.bytes)
         return frames
+
+    def _skip(self) -> None:
+        # A message may have millions of frames; what else there is to do goes on meanwhile.
+        for _ in range(_FRAMES_SKIPPED):
+            if not self._recv(_DONTWAIT, False).more:
+                self._is_skipping = False
+                return
 
     def send(self, identity: bytes, header: bytes, payload: bytes | None) -> int:
         """Hand an answer to the peer's queue; FULL or GONE if there is no place for it."""
@@ -132,4 +175,5 @@ class RequestSocket:
 
     def close(self) -> None:
         """Close socket and context at once; unsent answers are dropped."""
-        self._context.destroy(linger=0)
+        self.socket.close(linger=0)
+        self._context.term()

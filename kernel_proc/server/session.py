@@ -8,7 +8,7 @@ Rules: dispatcher's OS thread only.
 """
 
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
@@ -150,6 +150,7 @@ class Session:
     def take_credit(self, taken: int) -> None:
         """Note how many completions the listener says it has taken; nonsense is ignored."""
         unread = (self.completions_sent - self.completions_taken) & 0xFFFFFFFF
+        unread -= len(self.held_completions)  # nobody can have taken what was not sent
         if (taken - self.completions_taken) & 0xFFFFFFFF <= unread:
             self.completions_taken = taken
 
@@ -206,6 +207,11 @@ class SessionTable:
     def remove(self, session: Session) -> None:
         """Forget a session that has been run down."""
         self._by_number.pop(session.number, None)
+
+    def processes(self) -> Counter[int]:
+        """Count the sessions of each process, by process id; may be called in any OS thread."""
+        sessions = list(self._by_number.values())
+        return Counter(s.process.process_id for s in sessions if not s.ending)
 
     def inspect(self) -> list[dict[str, Any]]:
         """Return plain figures of every session."""

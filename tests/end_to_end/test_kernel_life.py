@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ def test_the_second_kernel_of_a_name_is_refused_and_harms_nobody(start: Any):
         second = start(name=first.name)
         assert second.first_words == (
             f"error: a kernel named {first.name!r} is running already "
-            f"(process {first.process.pid})\n"
+            f"(process {first.process.pid}): stop it with 'softhca kernel stop --name "
+            f"{first.name}', or use another --name\n"
         )
         assert second.end() == 1
         assert second.errors() == second.first_words
@@ -178,10 +180,22 @@ def test_a_wrong_command_line_is_one_sentence(
     assert kernel.errors() == kernel.first_words
 
 
-def test_a_name_that_could_be_a_path_is_refused(start: Any):
-    kernel = start(name="../elsewhere")
+def test_a_name_that_could_be_a_path_is_refused_before_anything_is_written(
+    start: Any, runtime_folder: Path
+):
+    kernel = start(name=f"../elsewhere-{uuid.uuid4().hex}")
     assert "cannot name an instance" in kernel.first_words
-    assert kernel.end() == 1
+    assert kernel.end() == 2
+    assert not kernel.log_path.resolve().exists()
+    assert list(runtime_folder.iterdir()) == []
+
+
+def test_who_is_refused_writes_no_log(start: Any):
+    first = start()
+    before = first.log
+    second = start("--log", str(first.log_path), "--take-output", name=first.name)
+    assert second.end() == 1
+    assert first.log == before
 
 
 # --- stop ----------------------------------------------------------------------------------------

@@ -2,13 +2,9 @@
 
 import json
 import os
-import resource
 from typing import Any
 
-import pytest
-
-from kernel_proc import machine as machine_module
-from kernel_proc.machine import Machine, raise_descriptor_limit
+from kernel_proc.machine import Machine
 from kernel_proc.settings import KernelSettings
 from shared.envelope import KIND_DEQUEUE, make_header, parse_header
 from shared.nt_status import STATUS_INVALID_HANDLE
@@ -55,23 +51,3 @@ def test_a_session_in_process_has_arenas_and_its_own_memory():
     assert door.free_arena(1) == 0
     assert machine.reception.arena_total.used == 0
     door.close()
-
-
-def test_descriptors_are_raised_as_far_as_allowed(monkeypatch: pytest.MonkeyPatch):
-    limits = {"now": (256, 5000)}
-    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
-    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.update(now=new))
-    assert raise_descriptor_limit() == 5000
-    assert limits["now"] == (5000, 5000)
-    limits["now"] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    assert raise_descriptor_limit() == 1 << 20
-    limits["now"] = (100, resource.RLIM_INFINITY)
-    assert raise_descriptor_limit() == 1 << 20
-
-
-@pytest.mark.parametrize(("descriptors", "sessions"), [(10_000, 100), (64 + 10 * 69, 10), (60, 1)])
-def test_no_more_sessions_are_admitted_than_there_are_descriptors_for(
-    monkeypatch: pytest.MonkeyPatch, descriptors: int, sessions: int
-):
-    monkeypatch.setattr(machine_module, "raise_descriptor_limit", lambda: descriptors)
-    assert machine_module._bound(KernelSettings(max_sessions=100)) == sessions

@@ -206,3 +206,66 @@ def test_list_instances_finds_plain_and_hashed_names(base: Path):
     (root / "file").write_text("")
     assert [paths.name for paths in cf.list_instances(root)] == sorted(names)
     assert cf.list_instances(root)[2] == cf.instance_paths("n" * 64, root)
+
+
+def test_unknown_to_an_older_kernel_are_the_later_members(base: Path):
+    paths = cf.instance_paths("one")
+    cf.prepare_folder(paths)
+    record = cf.own_record("one", 1, "9.9", True, "/x/log")
+    cf.write_record(paths, record)
+    assert cf.read_record(paths) == record
+    values = json.loads(paths.connection_file.read_text())
+    for later in ("version", "verifier", "log"):
+        del values[later]
+    paths.connection_file.write_text(json.dumps(values))
+    assert cf.read_record(paths) == replace(record, version="", verifier=False, log="")
+
+
+needs_other_user = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+
+
+def as_nobody(base: Path, setting: Path) -> str:
+    """What user 65534 is told who starts a kernel, looks for one, and connects."""
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(Path(cf.__file__).parents[1])!r})
+import shared.connection_file as cf
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+os.environ["XDG_RUNTIME_DIR"] = {str(setting)!r}
+try:
+    cf.prepare_folder(cf.instance_paths("one"))
+except cf.RuntimeFolderError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
+    (sentence,) = done.stdout.splitlines()
+    return sentence
+
+
+@needs_other_user
+def test_a_folder_left_by_su_is_told_with_the_cure(base: Path):
+    (base / "inner").mkdir()
+    assert as_nobody(base, base / "inner") == (  # mkdtemp: nobody else may enter
+        f"XDG_RUNTIME_DIR={base}/inner cannot be entered by you (user id 65534): "
+        "Permission denied; unset it or point it to a folder of yours"
+    )
+    base.chmod(0o755)
+    assert "belongs to user id 0, not to you (65534): unset it" in as_nobody(base, base / "inner")
+
+
+@needs_other_user
+def test_a_folder_that_cannot_be_written_is_told_with_the_cure(base: Path):
+    base.chmod(0o755)
+    own = base / "own"
+    own.mkdir()
+    os.chown(own, 65534, 65534)
+    own.chmod(0o500)
+    assert as_nobody(base, own) == (
+        f"cannot make {own}/softhca: Permission denied; make {own} writable for you, or set "
+        "XDG_RUNTIME_DIR to another folder of yours"
+    )
+    (own / "softhca").mkdir(mode=0o500)
+    os.chown(own / "softhca", 65534, 65534)
+    assert f"{own}/softhca cannot be written to: run 'chmod 700" in as_nobody(base, own)

@@ -1,19 +1,21 @@
 """The IRP benchmark: rounds of fresh kernels and user processes, floor and row in turn.
 
-A round takes every row, in the order of the plan or backwards; a row's blocks alternate with
-blocks of its floor, and which of the two goes first alternates as well. So neither a slow drift
-of the machine nor what a block leaves behind favours one of them.
+A round takes every family of rows, in one order or backwards. The blocks of a family's rows are
+taken in turn, forwards and backwards, each beside a block of its floor, and which of the two goes
+first alternates as well. So neither a slow drift of the machine nor what a block leaves behind
+favours one of them.
 
 Rules: this process only waits while something is measured.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from user_proc.bench.answers import answers_of
 from user_proc.bench.bench_settings import BenchSettings
+from user_proc.bench.full_plan import families
 from user_proc.bench.progress_view import Progress
 from user_proc.bench.row_plan import FloorSpec, RowSpec
 from user_proc.bench.row_results import STEADY, FloorResult, Measured, OpenLoop, RowResult
@@ -82,37 +84,46 @@ class BenchRun:
 
     def _round(self, round_: Round, number: int) -> None:
         """Take every row once, the floors without a row spread among them."""
-        rows = list(self._rows.values())
+        rows = families(self._rows)
         floors = list(self._floors.values())
         if number % 2:
             rows.reverse()
         every = max(1, len(rows) // (len(floors) or 1))
-        for index, row in enumerate(rows):
+        for index, family in enumerate(rows):
             if index % every == 0 and floors:
                 self._take_floor(round_, floors.pop(0))
-            self._take_row(round_, row, number)
+            self._take_family(round_, [self._rows[spec] for spec in family], number)
         for floor in floors:
             self._take_floor(round_, floor)
         for stages in self._stages.values():
             self._take_stages(round_, stages, number)
 
-    def _take_row(self, round_: Round, result: RowResult, number: int) -> None:
-        spec = result.spec
-        self._step(spec.label())
-        group = round_.group(spec.verifier, spec.processes)
-        group.prepare(spec)
-        self._warm_up(group, spec, "floor")
-        self._warm_up(group, spec, "row")
-        result.warmup += self._settings.warmup_per_round * spec.processes
+    def _take_family(self, round_: Round, family: Sequence[RowResult], number: int) -> None:
+        specs = [result.spec for result in family]
+        group = round_.group(specs[0].verifier, specs[0].processes)
+        group.prepare(*specs)
+        for index, spec in enumerate(specs):
+            self._step(spec.label())
+            self._warm_up(group, spec, "floor", index)
+            self._warm_up(group, spec, "row", index)
         for block in range(self._settings.blocks_per_round):
-            for which in ("floor", "row") if (number + block) % 2 == 0 else ("row", "floor"):
-                taken = self._block(group, spec, which)
-                if which == "row":
-                    _add_to_row(result, taken)
-                else:
-                    result.floor.add(taken.samples, taken.elapsed_ns)
-                    self._row_floors[spec.floor].measured.add(taken.samples, taken.elapsed_ns)
+            forwards = (number + block) % 2 == 0
+            for index, result in list(enumerate(family))[:: 1 if forwards else -1]:
+                for which in ("floor", "row") if forwards else ("row", "floor"):
+                    self._add(result, which, self._block(group, result.spec, which, index))
+        for result in family:
+            result.warmup += self._settings.warmup_per_round * result.spec.processes
         group.release()
+
+    def _add(self, result: RowResult, which: str, taken: Block) -> None:
+        if which == "floor":
+            result.floor.add(taken.samples, taken.elapsed_ns)
+            self._row_floors[result.spec.floor].measured.add(taken.samples, taken.elapsed_ns)
+            return
+        result.row.add(taken.samples, taken.elapsed_ns)
+        result.usage.add(taken.used)
+        if result.open_loop is not None:
+            result.open_loop.add(taken.late_ns, taken.last_late_ns)
 
     def _take_floor(self, round_: Round, result: FloorResult) -> None:
         spec = result.spec
@@ -150,15 +161,19 @@ class BenchRun:
                     result.untraced.add(taken.samples, taken.elapsed_ns)
         group.release()
 
-    def _warm_up(self, group: WorkerGroup, spec: RowSpec | FloorSpec, which: str) -> None:
+    def _warm_up(
+        self, group: WorkerGroup, spec: RowSpec | FloorSpec, which: str, index: int = 0
+    ) -> None:
         """Run without keeping samples, and learn how long an operation takes."""
         operation_ns = self._operation_ns.get((spec, which), _FIRST_BLOCK_GUESS_NS)
         limit_ns = min(_WARMUP_LIMIT_NS, self._time.warm_up_ns())
         count = fitting_count(self._settings.warmup_operations, operation_ns, limit_ns)
-        taken = group.take(which, Window(count, 0, limit_ns))
+        taken = group.take(which, Window(count, 0, limit_ns), index)
         self._operation_ns[spec, which] = median(taken.samples)
 
-    def _block(self, group: WorkerGroup, spec: RowSpec | FloorSpec, which: str) -> Block:
+    def _block(
+        self, group: WorkerGroup, spec: RowSpec | FloorSpec, which: str, index: int = 0
+    ) -> Block:
         """Take a block of as many operations as its share of the time holds.
 
         Requests in flight together take their time together. Several processes have the time
@@ -173,7 +188,7 @@ class BenchRun:
         if spec.processes > 1:
             limit_ns = min(limit_ns, round(count * each_ns / spec.processes))
         warmup = settings.block_warmup_operations
-        return group.take(which, Window(count, warmup, limit_ns, 0, interval_ns))
+        return group.take(which, Window(count, warmup, limit_ns, 0, interval_ns), index)
 
     def _step(self, text: str) -> None:
         self._progress.advance(self._done, self._steps, text)
@@ -217,13 +232,6 @@ class BenchRun:
 
 def _is_scheduled(spec: RowSpec | FloorSpec) -> bool:
     return spec.name == "echo" if isinstance(spec, FloorSpec) else spec.client == "user"
-
-
-def _add_to_row(result: RowResult, taken: Block) -> None:
-    result.row.add(taken.samples, taken.elapsed_ns)
-    result.usage.add(taken.used)
-    if result.open_loop is not None:
-        result.open_loop.add(taken.late_ns, taken.last_late_ns)
 
 
 def _floor_result(spec: FloorSpec) -> FloorResult:

@@ -103,6 +103,23 @@ def plan_rows() -> tuple[RowSpec, ...]:
     return (*user_rows(), *kernel_rows())
 
 
+def families(rows: Iterable[RowSpec]) -> list[tuple[RowSpec, ...]]:
+    """Return rows in families: those that are subtracted from each other.
+
+    The rows of a family differ in path, method and memory. Their blocks are taken in turn, so
+    that a machine that changes slowly does the same to all of them.
+    """
+    found: dict[tuple[object, ...], list[RowSpec]] = {}
+    for row in rows:
+        found.setdefault(family_of(row), []).append(row)
+    return [tuple(found[key]) for key in sorted(found, key=repr)]
+
+
+def family_of(row: RowSpec) -> tuple[object, ...]:
+    """Return what the rows of a family have in common."""
+    return (row.client, row.verifier, row.processes, row.depth, row.completion, row.payload)
+
+
 def open_loop_rows() -> tuple[RowSpec, ...]:
     """Return the rows an open loop asks for: one user process, one request after another."""
     return tuple(

@@ -8,7 +8,7 @@ from typing import Any
 
 from user_proc.bench.answer_parts import Answer, make_answer, versus
 from user_proc.bench.full_plan import BASE, PROCESSES, kernel_row
-from user_proc.bench.row_figures import RowBook, difference, difference_each
+from user_proc.bench.row_figures import RowBook
 from user_proc.bench.row_plan import DEPTH, Method, Path
 from user_proc.bench.wording import microseconds, more_or_less
 
@@ -19,10 +19,10 @@ def against_blocking(book: RowBook) -> Answer | None:
     figures: dict[str, Any] = {}
     methods: tuple[Method, ...] = ("buffered", "neither")
     for method in methods:
-        row = replace(BASE, method=method)
-        found = book.pair(row, replace(row, path="blocking"))
-        if found is not None:
-            cost = difference(*found)
+        pended = replace(BASE, method=method)
+        blocking = replace(pended, path="blocking")
+        if book.has(pended, blocking):
+            cost = book.difference(pended, blocking).figure
             figures[method] = {"difference_us": cost.as_dict()}
             sentences.append(versus(cost, f"METHOD_{method.upper()}: the pended IRP"))
     if not sentences:
@@ -36,21 +36,21 @@ def drained_together(book: RowBook) -> Answer | None:
     """Say what a DPC saves that drains many requests."""
     sentences: list[str] = []
     figures: dict[str, Any] = {}
-    kinds: dict[Path, str] = {"irp": "IRP", "direct": "direct call"}
+    kinds: dict[Path, str] = {"irp": "An IRP", "direct": "A direct call"}
     for path, name in kinds.items():
-        row = kernel_row(path)
-        found = book.pair(replace(row, depth=DEPTH), row)
-        if found is not None:
-            many, one = found
-            change = difference_each(many, one)
+        one = kernel_row(path)
+        many = replace(one, depth=DEPTH)
+        if book.has(one, many):
+            together, alone = book.each(many), book.each(one)
+            change = book.difference_each(many, one).figure
             figures[path] = {
-                "each_us": many.each.as_dict(),
-                "alone_us": one.each.as_dict(),
+                "each_us": together.as_dict(),
+                "alone_us": alone.as_dict(),
                 "difference_us": change.as_dict(),
             }
             sentences.append(
-                f"{name}: {microseconds(many.each_us)} us each when one DPC drains {DEPTH}, "
-                f"{microseconds(one.each_us)} us alone; {more_or_less(change)}."
+                f"{name}: {microseconds(together.value)} us each when one DPC drains {DEPTH}, "
+                f"{microseconds(alone.value)} us alone; {more_or_less(change)}."
             )
     if not sentences:
         return None
@@ -59,20 +59,18 @@ def drained_together(book: RowBook) -> Answer | None:
 
 def many_at_a_time(book: RowBook) -> Answer | None:
     """Say how many requests a second more of them at a time give."""
-    alone = book.find(BASE)
-    rows = [(f"{DEPTH} in flight", replace(BASE, depth=DEPTH))]
-    rows += [(f"{count} processes", replace(BASE, processes=count)) for count in PROCESSES]
-    found = [(name, row) for name, spec in rows if (row := book.find(spec)) is not None]
-    if alone is None or not found:
+    rows = {"one at a time": BASE, f"{DEPTH} in flight": replace(BASE, depth=DEPTH)}
+    rows |= {f"{count} processes": replace(BASE, processes=count) for count in PROCESSES}
+    found = {name: book.each(row) for name, row in rows.items() if book.has(row)}
+    if "one at a time" not in found or len(found) < 2:
         return None
-    rates = {"one at a time": alone, **dict(found)}
-    parts = [f"{name} {1e6 / row.each_us:,.0f}" for name, row in rates.items()]
+    rates = ", ".join(f"{name} {1e6 / each.value:,.0f}" for name, each in found.items())
     return make_answer(
         "How many requests a second do more at a time give?",
-        [f"{parts[0][0].upper()}{', '.join(parts)[1:]} a second."],
+        [f"{rates[0].upper()}{rates[1:]} a second."],
         {
-            name: {"per_s": round(1e6 / row.each_us, 1), "each_us": row.each.as_dict()}
-            for name, row in rates.items()
+            name: {"per_s": round(1e6 / each.value, 1), "each_us": each.as_dict()}
+            for name, each in found.items()
         },
     )
 
@@ -84,9 +82,9 @@ def verifier_cost(book: RowBook) -> Answer | None:
     rows = {"A user's IRP": BASE, "A kernel IRP": kernel_row("irp")}
     rows["A direct call"] = kernel_row("direct")
     for name, row in rows.items():
-        found = book.pair(replace(row, verifier=True), row)
-        if found is not None:
-            cost = difference(*found)
+        checked = replace(row, verifier=True)
+        if book.has(row, checked):
+            cost = book.difference(checked, row).figure
             figures[f"{row.client}_{row.path}"] = cost.as_dict()
             sentences.append(f"{name}: {more_or_less(cost)}.")
     if not sentences:

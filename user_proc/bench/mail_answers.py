@@ -4,13 +4,13 @@ Rules: made from a document's rows alone.
 Spec: docs/benchmark.md; figures of 2005: Tzachi Dar, openib-windows, 18 November 2005.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from user_proc.bench.answer_parts import Answer, make_answer, versus
 from user_proc.bench.full_plan import BASE, LARGEST, PAYLOADS, kernel_row
-from user_proc.bench.row_figures import Figure, RowBook, RowFigures, crossing, difference, ratio
+from user_proc.bench.row_figures import Figure, Gap, RowBook, crossing
 from user_proc.bench.row_plan import Path, RowSpec
 from user_proc.bench.wording import (
     about_size,
@@ -36,20 +36,19 @@ _SHORT_COMMAND_US: Final = 30.0
 
 def over_direct_call(book: RowBook) -> Answer | None:
     """Say what an IRP costs a kernel client over a direct call."""
-    found = book.pair(kernel_row("irp"), kernel_row("direct"))
-    if found is None:
+    irp, direct = kernel_row("irp"), kernel_row("direct")
+    if not book.has(irp, direct):
         return None
-    irp, direct = found
-    cost, times = difference(irp, direct), ratio(irp, direct)
+    cost, times = book.difference(irp, direct).figure, book.ratio(irp, direct).figure
     sentences = [
         f"A kernel client's IRP of {payload_text(BASE.payload)}, allocated each time and completed "
-        f"by a DPC, took {microseconds(irp.p50_us)} us, the same request by a direct call "
-        f"{microseconds(direct.p50_us)} us.",
+        f"by a DPC, took {microseconds(book.p50_us(irp))} us, the same request by a direct call "
+        f"{microseconds(book.p50_us(direct))} us.",
         versus(cost, "The IRP"),
     ]
     figures: dict[str, Any] = {
-        "irp_us": irp.p50.as_dict(),
-        "direct_us": direct.p50.as_dict(),
+        "irp_us": book.p50(irp).as_dict(),
+        "direct_us": book.p50(direct).as_dict(),
         "difference_us": cost.as_dict(),
         "ratio": times.as_dict(),
     }
@@ -60,9 +59,8 @@ def over_direct_call(book: RowBook) -> Answer | None:
         "irp_built": "One by IoBuildDeviceIoControlRequest",
     }
     for path, name in variants.items():
-        row = book.find(kernel_row(path))
-        if row is not None:
-            over = difference(row, direct)
+        if book.has(kernel_row(path)):
+            over = book.difference(kernel_row(path), direct).figure
             figures[f"{path}_difference_us"] = over.as_dict()
             sentences.append(versus(over, name))
     return make_answer(
@@ -75,16 +73,15 @@ def over_fast_io(book: RowBook) -> Answer | None:
     costs = _by_size(book, _INLINE, _FAST, PAYLOADS)
     if BASE.payload not in costs:
         return None
-    irp, fast, cost = costs[BASE.payload]
     sentences = [
         f"A user program's request of {payload_text(BASE.payload)}, METHOD_NEITHER and completed "
-        f"inline, took {microseconds(irp.p50_us)} us as an IRP and {microseconds(fast.p50_us)} us "
-        "as fast I/O.",
-        versus(cost, "The IRP"),
+        f"inline, took {microseconds(book.p50_us(_INLINE))} us as an IRP and "
+        f"{microseconds(book.p50_us(_FAST))} us as fast I/O.",
+        versus(costs[BASE.payload].figure, "Block by block, the IRP"),
     ]
     others = [
-        f"at {payload_text(size)} {more_or_less(figure)}"
-        for size, (_, _, figure) in costs.items()
+        f"at {payload_text(size)} {more_or_less(cost.figure)}"
+        for size, cost in costs.items()
         if size != BASE.payload
     ]
     if others:
@@ -94,23 +91,22 @@ def over_fast_io(book: RowBook) -> Answer | None:
     )
 
 
-_Costs = dict[int, tuple[RowFigures, RowFigures, Figure]]
-
-
-def _by_size(book: RowBook, first: RowSpec, second: RowSpec, sizes: Iterable[int]) -> _Costs:
-    """Return two rows and their difference for each size at which both were taken."""
-    costs: _Costs = {}
+def _by_size(
+    book: RowBook, first: RowSpec, second: RowSpec, sizes: Iterable[int]
+) -> dict[int, Gap]:
+    """Return the difference of two rows for each size at which both were taken."""
+    costs = {}
     for size in sizes:
-        found = book.pair(replace(first, payload=size), replace(second, payload=size))
-        if found is not None:
-            costs[size] = (*found, difference(*found))
+        one, other = replace(first, payload=size), replace(second, payload=size)
+        if book.has(one, other):
+            costs[size] = book.difference(one, other)
     return costs
 
 
-def _size_figures(costs: _Costs) -> dict[str, Any]:
+def _size_figures(costs: Mapping[int, Gap]) -> dict[str, Any]:
     return {
         "difference_us": [
-            {"payload": size, **cost.as_dict()} for size, (_, _, cost) in costs.items()
+            {"payload": size, **cost.figure.as_dict()} for size, cost in costs.items()
         ]
     }
 
@@ -120,20 +116,19 @@ def buffering(book: RowBook) -> Answer | None:
     costs = _by_size(book, BASE, _NEITHER, _BUFFER_SIZES)
     if len(costs) < 2:
         return None
-    parts = [f"{payload_text(size)}: {more_or_less(cost)}" for size, (_, _, cost) in costs.items()]
+    parts = [f"{payload_text(size)}: {more_or_less(cost.figure)}" for size, cost in costs.items()]
     sentences = [
         "METHOD_BUFFERED against METHOD_NEITHER in an arena, completed by the device. "
         + "; ".join(parts)
         + "."
     ]
     sizes = list(costs)
-    pairs = [(one, other) for one, other, _ in costs.values()]
-    from_size = crossing(sizes, pairs)
+    from_size = crossing(sizes, list(costs.values()))
     sentences.append(_mapping_wins(from_size, sizes))
     figures = {**_size_figures(costs), "mapping_wins_from_bytes": _open_ended(from_size)}
-    control = book.pair(replace(BASE, payload=0), replace(_NEITHER, payload=0))
-    if control is not None:
-        nothing = difference(*control)
+    control = replace(BASE, payload=0), replace(_NEITHER, payload=0)
+    if book.has(*control):
+        nothing = book.difference(*control).figure
         figures["difference_without_payload_us"] = nothing.as_dict()
         sentences.append(
             f"Without a payload, where the two methods do the same: {more_or_less(nothing)}."
@@ -167,19 +162,18 @@ def _open_ended(figure: Figure) -> dict[str, float | None]:
 
 def against_2005(book: RowBook) -> Answer | None:
     """Say how the figures of 2005 compare, as a ratio."""
-    irp_row = replace(BASE, completion="inline", payload=0)
-    found = book.pair(irp_row, replace(_FAST, payload=0))
-    if found is None:
+    irp, fast = replace(BASE, completion="inline", payload=0), replace(_FAST, payload=0)
+    if not book.has(irp, fast):
         return None
-    irp, fast = found
-    here, cost = ratio(irp, fast), difference(irp, fast)
+    here, cost = book.ratio(irp, fast).figure, book.difference(irp, fast).figure
+    rates = [1e6 / book.p50_us(row) for row in (irp, fast)]
     then = FAST_IO_2005 / IRPS_2005
     then_us = 1e6 / IRPS_2005 - 1e6 / FAST_IO_2005
     sentences = [
         f"In November 2005 an empty request from a user process, completed at once, was measured "
         f"at {IRPS_2005:,} a second as an IRP and {FAST_IO_2005:,} as fast I/O: {then:.2f} to 1, "
         f"{then_us:.2f} us apart.",
-        f"Here the medians are {1e6 / irp.p50_us:,.0f} and {1e6 / fast.p50_us:,.0f} a second: "
+        f"Here the medians are {rates[0]:,.0f} and {rates[1]:,.0f} a second: block by block "
         f"{here.value:.2f} to 1 ({span(here, lambda value: f'{value:.2f}', '')}); "
         f"{more_or_less(cost)} for the IRP.",
     ]
@@ -195,13 +189,13 @@ def against_2005(book: RowBook) -> Answer | None:
             "fast_io_per_s_2005": FAST_IO_2005,
             "ratio_2005": round(then, 3),
             "difference_2005_us": round(then_us, 3),
-            "irps_per_s": round(1e6 / irp.p50_us, 1),
-            "fast_io_per_s": round(1e6 / fast.p50_us, 1),
+            "irps_per_s": round(rates[0], 1),
+            "fast_io_per_s": round(rates[1], 1),
             "ratio": here.as_dict(),
             "difference_us": cost.as_dict(),
             "slower_than_2005": {
-                "irp": round(IRPS_2005 * irp.p50_us / 1e6, 1),
-                "fast_io": round(FAST_IO_2005 * fast.p50_us / 1e6, 1),
+                "irp": round(IRPS_2005 / rates[0], 1),
+                "fast_io": round(FAST_IO_2005 / rates[1], 1),
             },
         },
     )
@@ -216,24 +210,23 @@ def share_of_commands(book: RowBook) -> Answer | None:
     sentences: list[str] = []
     figures: dict[str, Any] = {}
     for where, first, second in pairs:
-        found = book.pair(first, second)
-        if found is None:
-            continue
-        cost = difference(*found)
-        sentences.append(_shares(where, cost))
-        figures[first.client] = {
-            "difference_us": cost.as_dict(),
-            "percent_of_class": {
-                name: Figure(
-                    *(end / (10.0 * ms) for end in (cost.value, cost.low, cost.high))
-                ).as_dict(6)
-                for name, ms in CLASSES_MS
-            },
-        }
+        if book.has(first, second):
+            cost = book.difference(first, second).figure
+            sentences.append(_shares(where, cost))
+            figures[first.client] = {
+                "difference_us": cost.as_dict(),
+                "percent_of_class": {
+                    name: _scaled(cost, 1 / (10.0 * ms)).as_dict(6) for name, ms in CLASSES_MS
+                },
+            }
     if not sentences:
         return None
     sentences.append("A class is a ceiling: the shorter a command, the larger the share.")
     return make_answer("Which share of a command are these microseconds?", sentences, figures)
+
+
+def _scaled(figure: Figure, factor: float) -> Figure:
+    return Figure(figure.value * factor, figure.low * factor, figure.high * factor)
 
 
 def _shares(where: str, cost: Figure) -> str:

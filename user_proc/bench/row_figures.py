@@ -1,5 +1,10 @@
 """Rows of a run document compared: differences and ratios of their medians, with intervals.
 
+Rows of one family had their blocks taken in turn, so they are compared block by block: the figure
+is the median of the differences of blocks next to each other, and what the machine did to both is
+in none of them. User rows of different families are set right by their floors, if they have the
+same: from each block goes by how much the echo beside it was slower than in the whole run.
+
 The spread comes from a bootstrap: rounds are drawn with replacement, the same rounds for every
 row, because rows of one round share their processes; then blocks within each round drawn. A
 figure's interval holds the middle 95 % of what the draws give.
@@ -10,9 +15,11 @@ Rules: made from a document's rows alone; the draws are the same for the same do
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import sub, truediv
 from typing import Any, Final
 
-from user_proc.bench.row_plan import RowSpec, row_of
+from user_proc.bench.full_plan import family_of
+from user_proc.bench.row_plan import FloorSpec, RowSpec, row_of
 from user_proc.bench.sample_statistics import median
 
 RESAMPLES: Final = 1_000
@@ -50,28 +57,11 @@ def interval_of(value: float, draws: Iterable[float]) -> Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class RowFigures:
-    """A row's medians: of one request, and of the time per operation; and what draws make of them.
+class Gap:
+    """A difference or ratio of two rows, and what each draw makes of it."""
 
-    Both are medians over blocks, so that a block in which the machine did something else does not
-    decide.
-    """
-
-    row: Mapping[str, Any]
-    p50_us: float
-    each_us: float
-    p50_draws: tuple[float, ...]
-    each_draws: tuple[float, ...]
-
-    @property
-    def p50(self) -> Figure:
-        """Return the median of one request."""
-        return interval_of(self.p50_us, self.p50_draws)
-
-    @property
-    def each(self) -> Figure:
-        """Return the time per operation: less than the other where several are in flight."""
-        return interval_of(self.each_us, self.each_draws)
+    figure: Figure
+    draws: tuple[float, ...]
 
 
 class Resampler:
@@ -105,12 +95,12 @@ class Resampler:
         return self._rounds[count]
 
 
-def draw_block_medians(
-    rows: Iterable[Sequence[float]], blocks_per_round: int
-) -> list[tuple[float, ...]]:
-    """Return the medians of resampled blocks for each of some rows taken in the same rounds."""
-    resampler = Resampler(blocks_per_round)
-    return [resampler.draw(blocks, median) for blocks in rows]
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], blocks_per_round: int
+) -> Figure:
+    """Return by how much blocks of one kind exceed those of another taken next to them."""
+    gaps = [a - b for a, b in zip(first, second, strict=True)]
+    return interval_of(median(gaps), Resampler(blocks_per_round).draw(gaps, median))
 
 
 class RowBook:
@@ -118,65 +108,85 @@ class RowBook:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], blocks_per_round: int) -> None:
         self._rows = {row_of(dict(row)): row for row in rows if "overloaded" not in row["marks"]}
-        self._figures: dict[RowSpec, RowFigures] = {}
+        self._floors = _floor_medians(self._rows)
         self._resampler = Resampler(blocks_per_round)
 
-    def find(self, spec: RowSpec) -> RowFigures | None:
-        """Return a row's figures, None when the run did not take it."""
-        row = self._rows.get(spec)
-        if row is None:
-            return None
-        if spec not in self._figures:
-            self._figures[spec] = RowFigures(
-                row,
-                row["p50_us"],
-                median(row["block_each_us"]),
-                self._resampler.draw(row["block_p50_us"], median),
-                self._resampler.draw(row["block_each_us"], median),
-            )
-        return self._figures[spec]
+    def has(self, *specs: RowSpec) -> bool:
+        """Tell whether the run took all of these rows."""
+        return all(spec in self._rows for spec in specs)
 
-    def pair(self, first: RowSpec, second: RowSpec) -> tuple[RowFigures, RowFigures] | None:
-        """Return two rows' figures if both were taken."""
-        one, other = self.find(first), self.find(second)
-        return None if one is None or other is None else (one, other)
+    def p50_us(self, spec: RowSpec) -> float:
+        """Return the judged figure of a row."""
+        return float(self._rows[spec]["p50_us"])
+
+    def p50(self, spec: RowSpec) -> Figure:
+        """Return the judged figure of a row with its interval."""
+        draws = self._resampler.draw(self._rows[spec]["block_p50_us"], median)
+        return interval_of(self.p50_us(spec), draws)
+
+    def each(self, spec: RowSpec) -> Figure:
+        """Return a row's time per operation: less than the other where several are in flight."""
+        blocks = self._rows[spec]["block_each_us"]
+        return interval_of(median(blocks), self._resampler.draw(blocks, median))
+
+    def difference(self, first: RowSpec, second: RowSpec) -> Gap:
+        """Return by how many microseconds the first row takes longer."""
+        return self._gap(first, second, "block_p50_us", sub)
+
+    def difference_each(self, first: RowSpec, second: RowSpec) -> Gap:
+        """Return by how many microseconds an operation of the first row costs more time."""
+        return self._gap(first, second, "block_each_us", sub)
+
+    def ratio(self, first: RowSpec, second: RowSpec) -> Gap:
+        """Return how many times the second row's time the first one's is."""
+        return self._gap(first, second, "block_p50_us", truediv)
+
+    def _gap(
+        self,
+        first: RowSpec,
+        second: RowSpec,
+        name: str,
+        by: Callable[[float, float], float],
+    ) -> Gap:
+        one, other = self._blocks(first, name), self._blocks(second, name)
+        if family_of(first) == family_of(second):
+            gaps = [by(a, b) for a, b in zip(one, other, strict=True)]
+            draws = self._resampler.draw(gaps, median)
+            return Gap(interval_of(median(gaps), draws), draws)
+        if first.client == "user" and first.floor == second.floor and name == "block_p50_us":
+            one, other = self._set_right(first, one), self._set_right(second, other)
+        pairs = zip(*(self._resampler.draw(row, median) for row in (one, other)), strict=True)
+        draws = tuple(by(a, b) for a, b in pairs)
+        return Gap(interval_of(by(median(one), median(other)), draws), draws)
+
+    def _blocks(self, spec: RowSpec, name: str) -> list[float]:
+        blocks: list[float] = self._rows[spec][name]
+        return blocks
+
+    def _set_right(self, spec: RowSpec, blocks: Sequence[float]) -> list[float]:
+        """Return a row's blocks less what their floors say the machine did meanwhile."""
+        usual = self._floors[spec.floor]
+        floors = self._rows[spec]["floor_block_p50_us"]
+        return [block - (floor - usual) for block, floor in zip(blocks, floors, strict=True)]
 
 
-def difference(first: RowFigures, second: RowFigures) -> Figure:
-    """Return by how many microseconds the first row's median is larger."""
-    return interval_of(
-        first.p50_us - second.p50_us,
-        (a - b for a, b in zip(first.p50_draws, second.p50_draws, strict=True)),
-    )
+def _floor_medians(rows: Mapping[RowSpec, Mapping[str, Any]]) -> dict[FloorSpec, float]:
+    """Return the median over the whole run of each floor the rows stand beside."""
+    blocks: dict[FloorSpec, list[float]] = {}
+    for spec, row in rows.items():
+        blocks.setdefault(spec.floor, []).extend(row["floor_block_p50_us"])
+    return {floor: median(values) for floor, values in blocks.items()}
 
 
-def ratio(first: RowFigures, second: RowFigures) -> Figure:
-    """Return how many times the second row's median the first one's is."""
-    return interval_of(
-        first.p50_us / second.p50_us,
-        (a / b for a, b in zip(first.p50_draws, second.p50_draws, strict=True)),
-    )
-
-
-def difference_each(first: RowFigures, second: RowFigures) -> Figure:
-    """Return by how many microseconds an operation of the first row costs more time."""
-    return interval_of(
-        first.each_us - second.each_us,
-        (a - b for a, b in zip(first.each_draws, second.each_draws, strict=True)),
-    )
-
-
-def crossing(sizes: Sequence[int], gaps: Sequence[tuple[RowFigures, RowFigures]]) -> Figure:
-    """Return the size from which the first row of each pair takes longer, up to the largest.
+def crossing(sizes: Sequence[int], gaps: Sequence[Gap]) -> Figure:
+    """Return the size from which the differences are above zero, up to the largest.
 
     Between two measured sizes the difference is taken to be a straight line. Zero stands for "at
     the smallest size already", infinity for "at no size measured".
     """
-    value = _crosses(sizes, [one.p50_us - other.p50_us for one, other in gaps])
-    draws = zip(
-        *(zip(one.p50_draws, other.p50_draws, strict=True) for one, other in gaps), strict=True
-    )
-    return interval_of(value, (_crosses(sizes, [a - b for a, b in drawn]) for drawn in draws))
+    value = _crosses(sizes, [gap.figure.value for gap in gaps])
+    draws = zip(*(gap.draws for gap in gaps), strict=True)
+    return interval_of(value, (_crosses(sizes, drawn) for drawn in draws))
 
 
 def _crosses(sizes: Sequence[int], gaps: Sequence[float]) -> float:

@@ -6,6 +6,8 @@ Rules: a row differs from its neighbours in one factor, so that two rows can be 
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from shared.envelope import MAX_PAYLOAD
+
 Client = Literal["user", "kernel"]
 Path = Literal["irp", "irp_built", "irp_reused", "direct", "fast_io", "blocking"]
 Method = Literal["buffered", "in_direct", "out_direct", "neither", "none"]
@@ -63,13 +65,15 @@ class RowSpec:
         """Return the floor this row is shown beside.
 
         A user's request is compared with an echo of the same frames: only a buffered request
-        has a payload frame, the others send the header alone and the kernel reaches the bytes.
+        has a payload frame, if it is not too long for one; the others send the header alone and
+        the kernel reaches the bytes.
         A kernel client's request is compared with one hand-over to another thread and back,
         the price of any wait in this kernel that must truly block.
         """
         if self.client == "kernel":
             return FloorSpec("thread_switch", 0)
-        carried = self.payload if self.method == "buffered" else 0
+        inline = self.method == "buffered" and self.payload <= MAX_PAYLOAD
+        carried = self.payload if inline else 0
         return FloorSpec("echo", carried, self.depth, self.processes)
 
     @property

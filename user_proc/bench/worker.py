@@ -31,14 +31,14 @@ _FIRST_LIMIT_NS: Final = 200_000_000
 
 
 class Worker:
-    """One session with the kernel, and the row being measured."""
+    """One session with the kernel, and the rows being measured."""
 
     def __init__(self, name: str) -> None:
         self._process = UserProcess.connect(name)
         self._bench = KernelBench(self._process)
         self._echo = EchoSocket(self._process)
-        self._row: UserRow | None = None
-        self._takes: dict[str, Take] = {}
+        self._rows: list[UserRow] = []
+        self._takes: list[dict[str, Take]] = []
         self._echo.take(FloorSpec("echo", 64), Window(_FIRST_ECHOES, 0, _FIRST_LIMIT_NS))
         self._user_cost = self._reading_costs(_nothing)
         self._kernel_cost = self._reading_costs(
@@ -58,37 +58,41 @@ class Worker:
 
     # Commands
 
-    def prepare(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Get ready for a row and its floor."""
+    def prepare(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Get ready for the rows of a family and their floors; all have the same client."""
         self.release()
-        spec = RowSpec(**row)
-        if spec.client == "kernel":
-            self._cost = self._kernel_cost
-            row_take: Take = partial(self._bench.take_row, spec)
-        else:
-            self._cost = self._user_cost
-            self._row = make_user_row(self._process, spec)
-            row_take = self._row.take
-        self._takes = {"row": row_take, "floor": self._floor_take(spec.floor)}
+        for values in rows:
+            spec = RowSpec(**values)
+            if spec.client == "kernel":
+                self._cost = self._kernel_cost
+                row_take: Take = partial(self._bench.take_row, spec)
+            else:
+                self._cost = self._user_cost
+                row = make_user_row(self._process, spec)
+                self._rows.append(row)
+                row_take = row.take
+            self._takes.append({"row": row_take, "floor": self._floor_take(spec.floor)})
         self._settle()
         return {}
 
     def prepare_floor(self, floor: dict[str, Any]) -> dict[str, Any]:
         """Get ready for a floor alone."""
         self.release()
-        self._takes = {"floor": self._floor_take(FloorSpec(**floor))}
+        self._takes.append({"floor": self._floor_take(FloorSpec(**floor))})
         self._settle()
         return {}
 
-    def block(self, which: str, counted: bool, window: dict[str, int]) -> dict[str, Any]:
-        """Take a block of samples; say what its operations used beside time.
+    def block(
+        self, index: int, which: str, counted: bool, window: dict[str, int]
+    ) -> dict[str, Any]:
+        """Take a block of one of the rows, or of its floor; say what it used beside time.
 
         If `counted`, that includes the kernel's counters; several processes at a time would each
         see the others' operations in them.
         """
         before = _usage(self._bench.counters()) if counted else {}
         own = _own_cpu()
-        taken = self._takes[which](Window(**window))
+        taken = self._takes[index][which](Window(**window))
         used = _difference(_own_cpu(), own)
         if counted:
             used.update(_difference(_usage(self._bench.counters()), before))
@@ -104,9 +108,10 @@ class Worker:
 
     def traced(self, count: int) -> dict[str, Any]:
         """Take a block with tracing on; return each request's time and its stages."""
-        assert isinstance(self._row, SingleRow)
+        (row,) = self._rows
+        assert isinstance(row, SingleRow)
         self._bench.trace_on()
-        moments = take_moments(self._row.operation, count)
+        moments = take_moments(row.operation, count)
         requests = self._bench.trace_off()
         return {
             "samples": [end - begin for begin, end in moments],
@@ -118,11 +123,10 @@ class Worker:
         return {"totals": _usage(self._bench.counters()), "cost": self._user_cost}
 
     def release(self) -> dict[str, Any]:
-        """Let go of what the last row needed."""
-        self._takes = {}
-        if self._row is not None:
-            self._row.close()
-            self._row = None
+        """Let go of what the last rows needed."""
+        self._takes.clear()
+        while self._rows:
+            self._rows.pop().close()
         return {}
 
     def close(self) -> None:

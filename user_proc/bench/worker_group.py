@@ -48,22 +48,24 @@ class WorkerGroup:
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
 
-    def prepare(self, row: RowSpec) -> None:
-        """Get every process ready for a row and its floor."""
-        self._ask_all("prepare", row=row.as_dict())
+    def prepare(self, *rows: RowSpec) -> None:
+        """Get every process ready for the rows of a family and their floors."""
+        self._ask_all("prepare", rows=[row.as_dict() for row in rows])
 
     def prepare_floor(self, floor: FloorSpec) -> None:
         """Get every process ready for a floor alone."""
         self._ask_all("prepare_floor", floor=floor.as_dict())
 
     def release(self) -> None:
-        """Have every process let go of what its row needed."""
+        """Have every process let go of what its rows needed."""
         self._ask_all("release")
 
-    def take(self, which: str, window: Window) -> Block:
-        """Take a block of the row or its floor."""
+    def take(self, which: str, window: Window, index: int = 0) -> Block:
+        """Take a block of one of the rows, or of its floor."""
         if len(self._workers) == 1:
-            answer = self._workers[0].ask("block", which=which, counted=True, window=asdict(window))
+            answer = self._workers[0].ask(
+                "block", index=index, which=which, counted=True, window=asdict(window)
+            )
             return Block(
                 array("Q", answer["samples"]),
                 answer["elapsed_ns"],
@@ -71,19 +73,21 @@ class WorkerGroup:
                 answer["late_ns"],
                 answer["last_late_ns"],
             )
-        return self._take_together(which, window)
+        return self._take_together(which, window, index)
 
     def take_traced(self, count: int) -> tuple["array[int]", list[Mapping[str, int] | None]]:
         """Take a block with tracing on; return its samples and each request's stages."""
         answer = self._workers[0].ask("traced", count=count)
         return array("Q", answer["samples"]), answer["stages"]
 
-    def _take_together(self, which: str, window: Window) -> Block:
+    def _take_together(self, which: str, window: Window, index: int) -> Block:
         leader = self._workers[0]
         before = leader.ask("counters")
         begin_ns = now_ns() + _GATHERING_NS * len(self._workers)
         window = replace(window, begin_ns=begin_ns)
-        answers = self._ask_all("block", which=which, counted=False, window=asdict(window))
+        answers = self._ask_all(
+            "block", index=index, which=which, counted=False, window=asdict(window)
+        )
         after = leader.ask("counters")
         samples = array("Q")
         used = Usage()

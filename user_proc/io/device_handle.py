@@ -30,6 +30,7 @@ from shared.nt_status import (
     STATUS_ALERTED,
     STATUS_CANCELLED,
     STATUS_NOT_FOUND,
+    STATUS_OBJECT_NAME_INVALID,
     STATUS_PENDING,
     STATUS_USER_APC,
     nt_error,
@@ -315,6 +316,8 @@ def open_device(
         raise ValueError("only the requests of a file opened for synchronous I/O wait alertably")
     listener = channel.listener() if overlapped else None
     payload = name.encode()
+    if len(payload) > channel.max_payload:
+        raise NtStatusError(STATUS_OBJECT_NAME_INVALID)
     flags = FLAG_INPUT_INLINE | (0 if overlapped else FLAG_SYNCHRONOUS)
     if alertable:
         flags |= FLAG_ALERTABLE

@@ -82,7 +82,7 @@ class InprocChannel(KernelChannel):
     """A channel whose ports call the kernel."""
 
     def __init__(self, name: str, door: InprocDoor) -> None:
-        super().__init__(name, "", door.welcome, _NoWatch())
+        super().__init__(name, "", "", door.welcome, _NoWatch())
         self.door: Final = door
 
     def listener(self) -> CompletionTable:
@@ -91,7 +91,7 @@ class InprocChannel(KernelChannel):
             self._listener = InprocListener(self)
         return self._listener
 
-    def make_socket(self, answers: int = 0) -> "zmq.Socket[bytes]":
+    def make_socket(self, answers: int = 0, endpoint: str | None = None) -> "zmq.Socket[bytes]":
         """Refuse: there is no socket to a kernel in this process."""
         raise SofthcaError(f"the kernel {self.name!r} lives in this process and has no socket")
 

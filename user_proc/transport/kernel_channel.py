@@ -67,7 +67,9 @@ class ChannelCounters:
 class KernelChannel:
     """The requests of one session, from any number of threads."""
 
-    def __init__(self, name: str, endpoint: str, welcome: Welcome, watch: Watch) -> None:
+    def __init__(
+        self, name: str, endpoint: str, listener_endpoint: str, welcome: Welcome, watch: Watch
+    ) -> None:
         self.name: Final = name
         self.session: Final = welcome.session
         self.epoch: Final = welcome.epoch
@@ -77,6 +79,7 @@ class KernelChannel:
         self.outstanding: Final[dict[int, PendingRequest]] = {}
         self.closed = False
         self._endpoint: Final = endpoint
+        self._listener_endpoint: Final = listener_endpoint
         self._max_requests: Final = welcome.max_requests
         self._pid: Final = os.getpid()
         self._lock = threading.Lock()
@@ -101,6 +104,8 @@ class KernelChannel:
 
     def echo(self, payload: Payload = b"") -> bytes:
         """Have the kernel's loop send the same frames back: the floor of every call."""
+        if len(payload) > self.max_payload:
+            raise ValueError(f"an echo carries at most {self.max_payload} bytes")
         _, body = self.port().call(KIND_ECHO, payload=payload)
         return body or b""
 
@@ -111,7 +116,8 @@ class KernelChannel:
             with self._listener_lock:
                 listener = self._listener
                 if listener is None:
-                    socket = self.make_socket(self._max_requests + _PORT_ANSWERS)
+                    answers = self._max_requests + _PORT_ANSWERS
+                    socket = self.make_socket(answers, self._listener_endpoint)
                     listener = self._listener = CompletionListener(self, socket)
         return listener
 
@@ -127,16 +133,22 @@ class KernelChannel:
                 return port.number
         return None
 
-    def make_socket(self, answers: int = _PORT_ANSWERS) -> "zmq.Socket[bytes]":
+    def make_socket(
+        self, answers: int = _PORT_ANSWERS, endpoint: str | None = None
+    ) -> "zmq.Socket[bytes]":
         """Make a DEALER for the calling thread, with room for so many unread answers."""
         self._check_usable()
         self.watch.look()
         with self._lock:
             if self.closed:
                 raise ConnectionClosed(self.name)
-            if self._context is None:
-                self._context = zmq.Context()
-            return make_dealer(self._context, self._endpoint, self.max_payload, answers)
+            try:
+                if self._context is None:
+                    self._context = zmq.Context()
+                place = endpoint or self._endpoint
+                return make_dealer(self._context, place, self.max_payload, answers)
+            except zmq.ZMQError as error:  # no descriptors, no memory
+                raise SofthcaError(f"a request socket cannot be made: {error}") from error
 
     def counters(self) -> ChannelCounters:
         """Add up what all threads have sent and received so far, the listener included."""

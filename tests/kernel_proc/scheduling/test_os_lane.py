@@ -218,7 +218,7 @@ def test_errands_are_done_after_the_work_even_of_an_abandoned_lane(real: Process
     real.run_until(lambda: thread.is_waiting)
     lane.abandon()
     lane.later(fail, lambda: told.append(threading.get_ident()))
-    lane.later(lambda: done.append(threading.current_thread().name))
+    lane.later(lambda: done.append(threading.current_thread().name), lambda: None)
     lane.close()
     real.run_until(lambda: thread.ended)
     assert done == []

@@ -162,3 +162,12 @@ def test_a_log_in_the_folder_keeps_it():
     lock.paths.log.write_text("what happened")
     lock.release()
     assert [path.name for path in lock.paths.folder.iterdir()] == ["kernel.log"]
+
+
+def test_the_log_goes_only_when_nobody_needs_it(folder: Path):
+    for with_log in (False, True):
+        lock = InstanceLock("one")
+        lock.acquire()
+        lock.paths.log.write_text("words")
+        lock.release(with_log=with_log)
+        assert lock.paths.folder.exists() is not with_log

@@ -57,3 +57,25 @@ def test_a_reader_that_left_is_no_error(tmp_path: Path):
 def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path):
     with pytest.raises(OSError, match="No such file"):
         KernelLog(str(tmp_path / "nowhere" / "log"))
+
+
+def test_only_ordinary_lines_are_uneventful(tmp_path: Path):
+    log = KernelLog(str(tmp_path / "log"))
+    assert (log.began_empty, log.is_uneventful) == (True, True)
+    log.line("a session came")
+    assert log.is_uneventful
+    log.trouble("a processor was held")
+    assert not log.is_uneventful
+    log.close()
+    following = KernelLog(str(tmp_path / "log"))
+    following.line("ready")
+    assert (following.began_empty, following.is_uneventful) == (False, False)
+    following.close()
+
+
+def test_what_others_write_is_no_ordinary_line(tmp_path: Path):
+    log = KernelLog(str(tmp_path / "log"))
+    with (tmp_path / "log").open("a") as other:
+        other.write("printed by a driver\n")
+    assert not log.is_uneventful
+    log.close()

@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import select
 import shutil
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +18,12 @@ from typing import Any
 import pytest
 
 from kernel_proc.machine import Machine
+from kernel_proc.scheduling.kthread import create_system_thread
 from kernel_proc.scheduling.timer import Timer
+from kernel_proc.server.instance_lock import InstanceLock
 from kernel_proc.settings import MIB, KernelSettings
 from shared.connection_file import instance_paths
-from shared.envelope import MIN_VERSION, VERSION
+from shared.envelope import MAX_PAYLOAD, MIN_VERSION, VERSION
 from shared.message_codec import MAX_MESSAGE, decode, encode
 from shared.messages import (
     AllocateArena,
@@ -45,24 +49,34 @@ from shared.nt_status import (
 
 HELLO = Hello(MIN_VERSION, VERSION, "test")
 LIMIT_NS = 5_000_000_000
+TICK_NS = 1_000_000
 
 
 class House:
     """A kernel with sockets, run by hand from the test's thread."""
 
     def __init__(self, **settings: Any) -> None:
+        self.lock = InstanceLock("lifeline")
+        self.lock.acquire()
         self.machine = Machine(KernelSettings(name="lifeline", verifier=True, **settings))
-        self.machine.open()
+        self.machine.open(self.lock)
         self.path = instance_paths("lifeline").lifeline
         self.visitors: list[Visitor] = []
 
     def run_until(self, predicate: Callable[[], bool]) -> None:
         """Run the kernel; fail rather than wait for ever."""
-        limit = Timer(self.machine.processor)
+        processor = self.machine.processor
+        limit, tick = Timer(processor), Timer(processor)
         limit.set(LIMIT_NS)
-        self.machine.processor.run_until(lambda: predicate() or limit.signal_state > 0)
+        tick.set(TICK_NS, period_ns=TICK_NS)  # not all that is waited for wakes the kernel
+        processor.run_until(lambda: predicate() or limit.signal_state > 0)
+        tick.cancel()
         limit.cancel()
         assert predicate()
+
+    def descriptors_become(self, count: int) -> None:
+        """Wait until so many are open: lanes close what visitors brought."""
+        self.run_until(lambda: open_descriptors() == count)
 
     def connect(self) -> "Visitor":
         visitor = Visitor(self)
@@ -96,20 +110,12 @@ class Visitor:
         def look() -> bool:
             try:
                 data, descriptors, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE, 4)
-            except BlockingIOError:
+            except (BlockingIOError, ConnectionResetError):  # a reset is told first, once
                 return bool(arrived)
             arrived.append((data, descriptors))
             return True
 
-        # The kernel cannot be woken by what it sends itself, so it is run one step at a time.
-        limit = Timer(self.house.machine.processor)
-        limit.set(LIMIT_NS)
-        tick = Timer(self.house.machine.processor)
-        tick.set(1_000_000, period_ns=1_000_000)
-        self.house.machine.processor.run_until(lambda: look() or limit.signal_state > 0)
-        tick.cancel()
-        limit.cancel()
-        assert arrived
+        self.house.run_until(look)
         data, descriptors = arrived[0]
         return (decode(data) if data else None), descriptors
 
@@ -176,6 +182,7 @@ def open_house(folder: Path) -> Iterator[Callable[..., House]]:
         house.machine.run()
         assert house.machine.stopped_clean
         house.machine.close()
+        house.lock.release()
     assert list((folder / "softhca").iterdir()) == []
 
 
@@ -202,7 +209,7 @@ def test_hello_is_answered_with_a_session_and_its_limits(house: House):
     assert welcome.protocol == VERSION
     assert welcome.max_requests == settings.max_requests_per_session
     assert welcome.max_threads == settings.max_threads_per_session
-    assert welcome.max_payload == settings.max_payload_bytes
+    assert welcome.max_payload == MAX_PAYLOAD
     assert welcome.arena_quota == 8 * MIB
     session = house.machine.sessions.get(welcome.session)
     assert session is not None
@@ -222,15 +229,13 @@ def test_a_name_cannot_write_into_the_log(house: House):
 
 
 def test_the_end_of_a_lifeline_is_the_end_of_its_session(house: House):
-    before = None
+    before = open_descriptors()
     for _ in range(3):
         visitor = house.connect()
         visitor.welcome()
         visitor.hang_up()
         house.run_until(lambda: len(house.machine.sessions) == 0)
-        after = open_descriptors()
-        assert before in (None, after)
-        before = after
+        house.descriptors_become(before)
     assert house.machine.rundown.completed == 3
     assert house.machine.processor.dispatcher.inspect()["threads"] == []
 
@@ -277,7 +282,7 @@ def test_a_protocol_that_is_not_spoken_is_refused(house: House):
     close_all(descriptors)
     refused(house, visitor, STATUS_REVISION_MISMATCH, f"protocol {MIN_VERSION} to {VERSION}")
     visitor.hang_up()
-    assert open_descriptors() == before
+    house.descriptors_become(before)
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"garbage", b"\x93\x01\x01", b"x" * 5000])
@@ -292,7 +297,7 @@ def test_first_words_that_are_no_hello_are_refused(
     close_all(descriptors)
     refused(house, visitor, STATUS_INVALID_PARAMETER, "no Hello")
     visitor.hang_up()
-    assert open_descriptors() == before
+    house.descriptors_become(before)
 
 
 def test_a_message_that_is_too_long_is_refused(house: House):
@@ -309,7 +314,7 @@ def test_more_descriptors_than_anybody_needs_are_closed(house: House):
     close_all(descriptors)
     refused(house, visitor, STATUS_INVALID_PARAMETER, "too many descriptors")
     visitor.hang_up()
-    assert open_descriptors() == before
+    house.descriptors_become(before)
 
 
 def swapped() -> list[int]:
@@ -355,7 +360,7 @@ def test_wrong_descriptors_are_refused_and_closed(
     close_all(descriptors)
     refused(house, visitor, STATUS_ACCESS_DENIED, words)
     visitor.hang_up()
-    assert open_descriptors() == before
+    house.descriptors_become(before)
 
 
 @pytest.mark.processes
@@ -372,7 +377,7 @@ def test_the_memory_of_another_process_is_refused(house: House, own_maps: bool):
         close_all([memory, maps])
         refused(house, visitor, STATUS_ACCESS_DENIED, f"the memory of process {other.pid}")
         visitor.hang_up()
-        assert open_descriptors() == before
+        house.descriptors_become(before)
         other.communicate(b"\n")
 
 
@@ -382,16 +387,31 @@ def test_a_silent_connection_is_hung_up_in_time(open_house: Callable[..., House]
     visitor = house.connect()
     refused(house, visitor, STATUS_IO_TIMEOUT, "no Hello came in time")
     visitor.hang_up()
-    assert open_descriptors() == before
+    house.descriptors_become(before)
 
 
-def test_silent_connections_are_bounded(open_house: Callable[..., House]):
-    house = open_house(max_silent_connections=2)
+def test_who_finds_the_places_of_the_silent_taken_waits_until_they_are_given_up(
+    open_house: Callable[..., House],
+):
+    house = open_house(max_silent_connections=2, hello_timeout_ms=600_000)
     silent = [house.connect(), house.connect()]
+    house.run_until(lambda: silent_connections(house) == 2)
     third = house.connect()
-    refused(house, third, STATUS_INSUFFICIENT_RESOURCES, "too many connections are silent")
-    assert isinstance(silent[0].greet(), Welcome)
-    assert isinstance(house.connect().greet(), Welcome)
+    assert isinstance(third.greet(), Welcome)
+    for visitor in silent:
+        answer, _ = visitor.receive()
+        assert isinstance(answer, Refused)
+        assert answer.status == STATUS_INSUFFICIENT_RESOURCES
+        assert answer.reason == "too many connections are silent"
+        assert visitor.receive() == (None, [])
+    house.run_until(lambda: silent_connections(house) == 0)
+
+
+def silent_connections(house: House) -> int:
+    lifelines = house.machine._lifelines
+    assert lifelines is not None
+    count: int = lifelines.inspect()["silent_connections"]
+    return count
 
 
 def test_the_session_after_the_last_is_refused(house: House):
@@ -414,7 +434,7 @@ def test_a_user_of_another_uid_is_refused(house: House, monkeypatch: pytest.Monk
     refused(house, house.connect(), STATUS_ACCESS_DENIED, "may not use the kernel of user")
 
 
-def test_when_descriptors_run_out_the_peer_is_told(house: House, monkeypatch: pytest.MonkeyPatch):
+def test_without_descriptors_who_knocks_waits(house: House, monkeypatch: pytest.MonkeyPatch):
     visitor = house.connect()
     listener = house.machine._lifelines
     assert listener is not None
@@ -422,7 +442,7 @@ def test_when_descriptors_run_out_the_peer_is_told(house: House, monkeypatch: py
     assert real is not None
 
     class Exhausted:
-        failures = 1
+        failures = 3
 
         def accept(self) -> Any:
             if Exhausted.failures:
@@ -437,7 +457,195 @@ def test_when_descriptors_run_out_the_peer_is_told(house: House, monkeypatch: py
             real.close()
 
     monkeypatch.setattr(listener, "_socket", Exhausted())
-    refused(house, visitor, STATUS_INSUFFICIENT_RESOURCES, "no descriptors left")
+    assert isinstance(visitor.greet(), Welcome)
+    assert listener.refused == {"accept failed": 3}
+
+
+def test_without_an_os_thread_who_says_hello_is_told(house: House, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = open_descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        visitor = house.connect()
+        descriptors = own_descriptors()
+        visitor.send(encode(HELLO), descriptors)
+        close_all(descriptors)
+        refused(house, visitor, STATUS_INSUFFICIENT_RESOURCES, "no thread left")
+        visitor.hang_up()
+    house.descriptors_become(before)
+    assert isinstance(house.connect().greet(), Welcome)
+
+
+# --- what can be handed over ---------------------------------------------------------------------
+
+
+class Gate:
+    """Stands for a file system that does not answer: whoever closes such a descriptor waits."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.waiting = 0
+        self._close = os.close
+        self._main = threading.get_ident()
+        self._device = os.makedev(1, 5)  # /dev/zero
+        monkeypatch.setattr(os, "close", self.close)
+
+    def close(self, descriptor: int) -> None:
+        if os.fstat(descriptor).st_rdev == self._device:
+            assert threading.get_ident() != self._main, "the processor would wait"
+            self.waiting += 1
+            assert self.opened.wait(20)
+            self._close(descriptor)
+            raise OSError(5, "Input/output error")
+        self._close(descriptor)
+
+    def descriptors(self) -> list[int]:
+        return [os.open("/dev/zero", os.O_RDWR), os.open("/dev/zero", os.O_RDONLY)]
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    with monkeypatch.context() as patch:
+        gate = Gate(patch)
+        yield gate
+        gate.opened.set()
+
+
+def hand_over(visitor: Visitor, data: bytes, descriptors: list[int], gate: Gate) -> None:
+    visitor.send(data, descriptors)
+    for descriptor in descriptors:
+        gate._close(descriptor)
+
+
+@pytest.mark.parametrize("data", [encode(HELLO), b"garbage"])
+def test_a_descriptor_that_cannot_be_closed_holds_its_own_connection_alone(
+    house: House, gate: Gate, data: bytes
+):
+    before = open_descriptors()
+    visitor = house.connect()
+    hand_over(visitor, data, gate.descriptors(), gate)
+    house.run_until(lambda: gate.waiting == 1)
+    assert isinstance(house.connect().greet(), Welcome)
+    assert silent_connections(house) == 1
+    gate.opened.set()
+    answer, _ = visitor.receive()
+    assert isinstance(answer, Refused)  # what closing reported was nobody's end
+    house.run_until(lambda: silent_connections(house) == 0)
+    for each in house.visitors:
+        each.hang_up()
+    house.run_until(lambda: len(house.machine.sessions) == 0)
+    house.descriptors_become(before)
+
+
+def test_a_stuck_hello_is_given_up_in_time_and_keeps_its_place(
+    open_house: Callable[..., House], gate: Gate
+):
+    house = open_house(hello_timeout_ms=20)
+    visitor = house.connect()
+    hand_over(visitor, encode(HELLO), gate.descriptors(), gate)
+    refused(house, visitor, STATUS_IO_TIMEOUT, "no Hello came in time")
+    assert silent_connections(house) == 1
+    gate.opened.set()
+    house.run_until(lambda: silent_connections(house) == 0)
+
+
+def test_a_descriptor_that_cannot_be_closed_holds_its_own_session_alone(house: House, gate: Gate):
+    visitor, other = house.connect(), house.connect()
+    visitor.welcome()
+    other.welcome()
+    hand_over(visitor, encode(FreeArena(1, 99)), gate.descriptors(), gate)
+    house.run_until(lambda: gate.waiting == 1)
+    assert isinstance(other.ask(FreeArena(1, 99)), Done)
+    gate.opened.set()
+    answer, _ = visitor.receive()
+    assert isinstance(answer, Done)
+    assert answer.reason == "no descriptors were expected"
+    assert isinstance(visitor.ask(FreeArena(2, 99)), Done)
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+def test_connections_are_closed_by_their_lane(
+    house: House, monkeypatch: pytest.MonkeyPatch, in_session: bool
+):
+    # With what is queued there, and that can be anything.
+    closed_by: list[int] = []
+    close = socket.socket.close
+
+    def watched(self: socket.socket) -> None:
+        if self.fileno() >= 0 and self.getsockname() == str(house.path):
+            closed_by.append(threading.get_ident())
+        close(self)
+
+    visitor = house.connect()
+    if in_session:
+        visitor.welcome()
+    monkeypatch.setattr(socket.socket, "close", watched)
+    if in_session:
+        visitor.send(b"")
+    else:
+        visitor.send(b"garbage")
+    house.run_until(lambda: len(closed_by) == 1)
+    assert closed_by[0] != threading.get_ident()
+
+
+# --- how a session ends --------------------------------------------------------------------------
+
+
+def look_at(visitor: Visitor) -> int:
+    poll = select.poll()
+    poll.register(visitor.socket, select.POLLRDHUP)
+    events = poll.poll(0)
+    return events[0][1] if events else 0
+
+
+def test_the_end_of_a_session_is_told_at_once_and_the_hang_up_when_memory_is_out_of_reach(
+    house: House,
+):
+    visitor = house.connect()
+    number = visitor.welcome().session
+    session = house.machine.sessions.get(number)
+    assert session is not None
+    gate = threading.Event()
+    thread = create_system_thread(
+        house.machine.processor, session.lane.run, gate.wait, 10, name="a stuck page"
+    )
+    house.run_until(lambda: thread.is_waiting)
+    assert look_at(visitor) == 0
+    house.machine.rundown.begin(session, "the test says so")
+    house.run_until(lambda: house.machine.sessions.get(number) is None)
+    assert look_at(visitor) == select.POLLRDHUP
+    gate.set()
+    house.run_until(lambda: bool(look_at(visitor) & select.POLLHUP))
+
+
+def test_an_empty_packet_is_a_goodbye(house: House):
+    visitor = house.connect()
+    visitor.welcome()
+    visitor.send(b"")
+    house.run_until(lambda: bool(look_at(visitor) & select.POLLHUP))
+    assert len(house.machine.sessions) == 0
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_session_whose_process_runs_another_program_gives_way(
+    house: House, monkeypatch: pytest.MonkeyPatch, full: bool
+):
+    former = [house.connect() for _ in range(3 if full else 1)]
+    number = former[0].welcome().session
+    for visitor in former[1:]:
+        visitor.welcome()
+    session = house.machine.sessions.get(number)
+    assert session is not None
+    assert session.peer is not None
+    # As if its process had run another program, with its stack elsewhere.
+    session.peer = replace(session.peer, stack=session.peer.stack - 4096)
+    newcomer = house.connect()
+    answer = newcomer.greet()
+    assert isinstance(answer, Refused if full else Welcome)
+    house.run_until(lambda: house.machine.sessions.get(number) is None)
+    assert len(house.machine.sessions) == (2 if full else 1)
     assert isinstance(house.connect().greet(), Welcome)
 
 
@@ -455,9 +663,10 @@ def test_an_arena_is_made_placed_and_freed(house: House):
     os.close(descriptor)
     base = 0x7000_0000_0000
     assert visitor.ask(ArenaMapped(8, 1, base)) == Done(8, STATUS_SUCCESS, "")
-    assert visitor.ask(ArenaMapped(9, 1, base)) == Done(
-        9, STATUS_INVALID_PARAMETER, "STATUS_INVALID_PARAMETER"
-    )
+    answer = visitor.ask(ArenaMapped(9, 1, base))
+    assert isinstance(answer, Done)
+    assert answer.status == STATUS_INVALID_PARAMETER
+    assert "arena 1 " in answer.reason
     assert house.machine.reception.arena_total.used == 4096
     assert visitor.ask(FreeArena(10, 1)) == Done(10, STATUS_SUCCESS, "")
     answer = visitor.ask(FreeArena(11, 1))
@@ -474,7 +683,9 @@ def test_arenas_are_bounded_by_the_quota_and_go_with_the_session(house: House):
     assert isinstance(granted, ArenaGranted)
     close_all(descriptors)
     answer = visitor.ask(AllocateArena(2, 5 * MIB))
-    assert answer == Done(2, STATUS_QUOTA_EXCEEDED, "STATUS_QUOTA_EXCEEDED")
+    assert isinstance(answer, Done)
+    assert answer.status == STATUS_QUOTA_EXCEEDED
+    assert "5 MiB" in answer.reason
     visitor.hang_up()
     house.run_until(lambda: len(house.machine.sessions) == 0)
     assert house.machine.reception.arena_total.used == 0
@@ -522,7 +733,7 @@ def test_descriptors_nobody_asked_for_are_closed(house: House):
         answer, _ = visitor.receive()
         assert isinstance(answer, Done)
         assert answer.status == STATUS_INVALID_PARAMETER
-        assert open_descriptors() == before
+        house.descriptors_become(before)
 
 
 def test_who_does_not_read_its_lifeline_loses_it(house: House):

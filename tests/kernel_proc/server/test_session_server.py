@@ -19,21 +19,27 @@ from shared.envelope import (
     FLAG_OUTPUT_INLINE,
     FLAG_SIGNALED,
     HEADER,
+    KIND_ASSOCIATE,
     KIND_CANCEL,
     KIND_CANCEL_SYNCHRONOUS,
     KIND_CLOSE,
     KIND_COMPLETION,
     KIND_CREATE,
     KIND_CREATE_EVENT,
+    KIND_CREATE_PORT,
+    KIND_DELAY,
     KIND_DEQUEUE,
     KIND_DEVICE_CONTROL,
     KIND_DUPLICATE,
     KIND_ECHO,
+    KIND_EVENT,
     KIND_LISTEN,
+    KIND_POST,
     KIND_REPLY,
     KIND_THREAD_EXIT,
     KIND_WAIT,
     MAGIC,
+    PACKET,
     VERSION,
     WAIT_FOREVER,
     Header,
@@ -569,12 +575,15 @@ KINDS = st.sampled_from(
     [
         KIND_CREATE, KIND_CLOSE, KIND_DUPLICATE, KIND_DEVICE_CONTROL, KIND_CANCEL, KIND_DEQUEUE,
         KIND_THREAD_EXIT, KIND_CREATE_EVENT, KIND_ECHO, KIND_LISTEN, KIND_CANCEL_SYNCHRONOUS,
-        KIND_REPLY, KIND_COMPLETION, 0, 77, 0xFFFF,
+        KIND_REPLY, KIND_COMPLETION, KIND_WAIT, KIND_DELAY, KIND_EVENT, KIND_CREATE_PORT,
+        KIND_ASSOCIATE, KIND_POST, 0, 77, 0xFFFF,
     ]
 )  # fmt: skip
 U32 = st.one_of(st.integers(0, 20), st.integers(0, (1 << 32) - 1))
 U64 = st.one_of(st.integers(0, 20), st.integers(0, (1 << 64) - 1))
-PAYLOADS = st.one_of(st.just(b""), st.just(b"noop"), st.binary(max_size=64))
+PAYLOADS = st.one_of(
+    st.just(b""), st.just(b"noop"), st.just(bytes(PACKET.size)), st.binary(max_size=64)
+)
 
 
 @st.composite
@@ -583,11 +592,13 @@ def plausible_messages(draw: st.DrawFn) -> tuple[str, dict[str, int], list[bytes
     payload = draw(PAYLOADS)
     fields = {
         "kind": draw(KINDS),
-        "flags": draw(st.integers(0, 0xFF)),
+        "flags": draw(st.integers(0, 0x7FF)),
         "thread": draw(st.integers(0, 3)),
         "file_handle": draw(st.integers(0, 24)),
         "request_id": draw(U64),
-        "control_code": draw(st.sampled_from([INLINE, INLINE | 1, INLINE | 2, INLINE | 3, HOLD])),
+        "control_code": draw(
+            st.sampled_from([INLINE, INLINE | 1, INLINE | 2, INLINE | 3, HOLD, 1, 2, 3, 4])
+        ),
         "event_handle": draw(st.integers(0, 24)),
         "input_address": draw(U64),
         "output_address": draw(U64),
@@ -642,6 +653,7 @@ def test_no_bytes_raise_an_exception_and_each_message_is_accounted_for(
         machine.processor.run_until(lambda: not machine.processor.dispatcher.ready_queue.summary)
     door.close()
     assert door.session.in_flight == 0
+    assert door.session.process.pool_charged == 0
     assert server.inspect()["bound_sockets"] == 0
     assert machine.processor.dispatcher.inspect()["threads"] == []
     assert machine.reception.arena_total.used == 0

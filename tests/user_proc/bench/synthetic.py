@@ -6,23 +6,29 @@ from typing import Any
 from user_proc.bench.row_plan import RowSpec
 
 ROUNDS, BLOCKS_PER_ROUND = 5, 3
+_PATHS = ("irp", "irp_built", "direct", "irp_reused", "fast_io", "blocking")
 
 
-def wobble(centre: float, spread: float) -> list[float]:
-    """Block figures that lie evenly around a centre, the same way for every row."""
+def wobble(centre: float, spread: float, step: int = 7) -> list[float]:
+    """Block figures that lie evenly around a centre; another step gives another order."""
     count = ROUNDS * BLOCKS_PER_ROUND
-    return [centre + spread * (2 * (index * 7 % count) / (count - 1) - 1) for index in range(count)]
+    return [
+        centre + spread * (2 * (index * step % count) / (count - 1) - 1) for index in range(count)
+    ]
 
 
 def row(
     spec: RowSpec, p50: float, spread: float = 0.01, each: float | None = None, **more: Any
 ) -> dict[str, Any]:
     """A row of the document: so many microseconds, give or take."""
+    kind = 2 * _PATHS.index(spec.path) + (spec.method == "neither")
+    step = (7, 4, 2, 8, 11, 13)[kind % 6]  # so that rows do not move together
     return {
         **spec.as_dict(),
         "p50_us": p50,
-        "block_p50_us": wobble(p50, spread),
-        "block_each_us": wobble(p50 if each is None else each, spread),
+        "block_p50_us": wobble(p50, spread, step),
+        "floor_block_p50_us": [50.0] * (ROUNDS * BLOCKS_PER_ROUND),
+        "block_each_us": wobble(p50 if each is None else each, spread, step),
         "round_p99_us": [2 * p50 + spread * number for number in range(ROUNDS)],
         "marks": [],
         **more,

@@ -14,14 +14,13 @@ from user_proc.bench.row_figures import (
     Resampler,
     RowBook,
     crossing,
-    difference,
-    difference_each,
     interval_of,
-    ratio,
+    paired_difference,
 )
 from user_proc.bench.sample_statistics import median
 
 NEITHER = replace(BASE, method="neither")
+CHECKED = replace(BASE, verifier=True)
 
 
 def book(*rows: dict[str, object]) -> RowBook:
@@ -36,22 +35,33 @@ def test_an_interval_holds_the_middle_of_the_draws():
     assert figure.as_dict() == {"value": 50.0, "low": 2, "high": 97}
 
 
-def test_a_difference_is_that_of_the_medians_and_its_interval_holds_it():
-    found = book(row(BASE, 100.0, 2.0), row(NEITHER, 90.0, 2.0)).pair(BASE, NEITHER)
-    assert found is not None
-    figure = difference(*found)
+def test_a_difference_across_families_is_that_of_the_medians():
+    found = book(row(CHECKED, 100.0, 2.0), row(BASE, 90.0, 2.0))
+    figure = found.difference(CHECKED, BASE).figure
     assert figure.value == pytest.approx(10.0)
     assert 6.0 <= figure.low < 10.0 < figure.high <= 14.0
-    times = ratio(*found)
-    assert times.low < 100 / 90 < times.high
+    assert found.ratio(CHECKED, BASE).figure.value == pytest.approx(100 / 90)
+
+
+def test_rows_of_a_family_are_compared_block_by_block():
+    # Both rows move together, by far more than they differ.
+    blocks = [100.0 + 40.0 * (index % 3) for index in range(15)]
+    rows = [
+        row(spec, median(blocks) + more) | {"block_p50_us": [value + more for value in blocks]}
+        for spec, more in ((BASE, 5.0), (NEITHER, 0.0))
+    ]
+    figure = book(*rows).difference(BASE, NEITHER).figure
+    assert (figure.value, figure.low, figure.high) == (5.0, 5.0, 5.0)
+    apart = [values | {"block_p50_us": values["block_p50_us"][::way]}
+             for values, way in zip(rows, (1, -1), strict=True)]  # fmt: skip
+    assert not book(*apart).difference(BASE, NEITHER).figure.shown
 
 
 def test_a_larger_spread_widens_the_interval_until_nothing_is_shown():
     widths = []
     for spread in (0.1, 3.0, 30.0):
-        found = book(row(BASE, 100.0, spread), row(NEITHER, 98.0, spread)).pair(BASE, NEITHER)
-        assert found is not None
-        figure = difference(*found)
+        found = book(row(CHECKED, 100.0, spread), row(BASE, 98.0, spread))
+        figure = found.difference(CHECKED, BASE).figure
         widths.append(figure.high - figure.low)
         assert figure.shown is (spread == 0.1)
     assert widths == sorted(widths)
@@ -64,16 +74,13 @@ def test_rounds_that_differ_widen_it_more_than_blocks_that_do():
     spreads = []
     for blocks in (by_block, by_round):
         draws = Resampler(BLOCKS_PER_ROUND).draw(blocks, median)
-        figure = interval_of(120.0, draws)
         spreads.append(sum(abs(value - 120.0) for value in draws) / len(draws))
-        assert figure.low >= 100.0
     assert spreads[1] > spreads[0]
 
 
 def test_the_same_document_gives_the_same_figures():
-    rows = [row(BASE, 100.0, 5.0), row(NEITHER, 90.0, 5.0)]
-    figures = [difference(*found) for _ in range(2) if (found := book(*rows).pair(BASE, NEITHER))]
-    assert figures[0] == figures[1]
+    rows = [row(CHECKED, 100.0, 5.0), row(BASE, 90.0, 5.0)]
+    assert book(*rows).difference(CHECKED, BASE) == book(*rows).difference(CHECKED, BASE)
 
 
 def test_draws_are_of_the_blocks_given_and_as_many():
@@ -86,21 +93,45 @@ def test_draws_are_of_the_blocks_given_and_as_many():
 
 
 def test_the_time_of_each_is_not_that_of_a_request_when_many_are_in_flight():
-    row_of_many = replace(kernel_row("irp"), depth=16)
-    found = book(row(row_of_many, 26.0, each=3.0), row(kernel_row("irp"), 4.0)).pair(
-        row_of_many, kernel_row("irp")
-    )
-    assert found is not None
-    assert difference_each(*found).value == pytest.approx(-1.0)
-    assert found[0].each.value == 3.0
-    assert found[0].p50.value == 26.0
+    many = replace(kernel_row("irp"), depth=16)
+    found = book(row(many, 26.0, each=3.0), row(kernel_row("irp"), 4.0))
+    assert found.difference_each(many, kernel_row("irp")).figure.value == pytest.approx(-1.0)
+    assert found.each(many).value == 3.0
+    assert found.p50(many).value == found.p50_us(many) == 26.0
 
 
-def test_rows_not_taken_and_rows_overloaded_are_not_found():
+def test_rows_not_taken_and_rows_overloaded_are_not_there():
     found = book(row(BASE, 100.0), row(NEITHER, 90.0, marks=["overloaded"]))
-    assert found.find(BASE) is not None
-    assert found.find(NEITHER) is None
-    assert found.pair(BASE, NEITHER) is None
+    assert found.has(BASE)
+    assert not found.has(NEITHER)
+    assert not found.has(BASE, NEITHER)
+
+
+def test_rows_of_different_families_are_set_right_by_their_floors():
+    # Each row is slower by what its floors are, in blocks of its own.
+    slow = [[40.0 if (index + shift) % 3 else 0.0 for index in range(15)] for shift in (0, 1)]
+    rows = []
+    for spec, p50, extra in ((CHECKED, 105.0, slow[0]), (BASE, 100.0, slow[1])):
+        blocks = [p50 + more for more in extra]
+        floors = [50.0 + more for more in extra]
+        rows.append(
+            row(spec, median(blocks)) | {"block_p50_us": blocks, "floor_block_p50_us": floors}
+        )
+    figure = book(*rows).difference(CHECKED, BASE).figure
+    assert (figure.value, figure.low, figure.high) == (5.0, 5.0, 5.0)
+
+
+def test_kernel_rows_are_left_as_they_are():
+    direct, checked = kernel_row("direct"), replace(kernel_row("direct"), verifier=True)
+    moving = {"floor_block_p50_us": [50.0 + index for index in range(15)]}
+    found = book(row(direct, 2.0, 0.0) | moving, row(checked, 3.0, 0.0))
+    assert set(found.difference(checked, direct).draws) == {1.0}
+
+
+def test_the_cost_of_what_alternates_is_judged_block_by_block():
+    without = [100.0 + 30 * (index % 4) for index in range(15)]
+    figure = paired_difference([value + 7 for value in without], without, BLOCKS_PER_ROUND)
+    assert (figure.value, figure.low, figure.high) == (7.0, 7.0, 7.0)
 
 
 SIZES = (64, 4096, 65536, 1 << 20)
@@ -108,13 +139,17 @@ SIZES = (64, 4096, 65536, 1 << 20)
 
 def crossing_of(gaps: tuple[float, ...], spread: float = 0.001) -> Figure:
     rows = []
-    pairs = []
     for size, gap in zip(SIZES, gaps, strict=True):
         one, other = replace(BASE, payload=size), replace(NEITHER, payload=size)
-        rows += [row(one, 100.0 + gap, spread), row(other, 100.0, spread)]
-        pairs.append((one, other))
-    found = [book(*rows).pair(*pair) for pair in pairs]
-    return crossing(SIZES, [pair for pair in found if pair is not None])
+        rows += [row(one, 100.0 + gap, spread), row(other, 100.0, 0.0)]
+    found = book(*rows)
+    return crossing(
+        SIZES,
+        [
+            found.difference(replace(BASE, payload=size), replace(NEITHER, payload=size))
+            for size in SIZES
+        ],
+    )
 
 
 def test_a_crossing_lies_where_the_straight_line_is_zero():
@@ -137,7 +172,7 @@ def test_a_smaller_size_that_wins_by_chance_does_not_count():
 def test_an_uncertain_difference_makes_an_uncertain_crossing():
     sure, unsure = (
         crossing_of((-10.0, 10.0, 99.0, 500.0)),
-        crossing_of((-10.0, 10.0, 99.0, 500.0), spread=15.0),
+        crossing_of((-10.0, 10.0, 99.0, 500.0), spread=40.0),
     )
     assert unsure.high - unsure.low > sure.high - sure.low
     assert unsure.low == 0.0
@@ -145,14 +180,12 @@ def test_an_uncertain_difference_makes_an_uncertain_crossing():
 
 @settings(max_examples=25)
 @given(st.integers(0, 1000), st.floats(0.5, 20.0))
-def test_a_row_against_itself_shows_nothing(seed: int, spread: float):
+def test_a_row_against_itself_shows_nothing_large(seed: int, spread: float):
     rng = random.Random(seed)
-    blocks = [rng.gauss(100.0, spread) for _ in range(15)]
-    other = [rng.gauss(100.0, spread) for _ in range(15)]
-    one = row(BASE, median(blocks)) | {"block_p50_us": blocks}
-    two = row(NEITHER, median(other)) | {"block_p50_us": other}
-    found = book(one, two).pair(BASE, NEITHER)
-    assert found is not None
-    figure = difference(*found)
-    assert figure.low <= figure.high
+    rows = []
+    for spec in (BASE, NEITHER):
+        blocks = [rng.gauss(100.0, spread) for _ in range(15)]
+        rows.append(row(spec, median(blocks)) | {"block_p50_us": blocks})
+    figure = book(*rows).difference(BASE, NEITHER).figure
+    assert figure.low <= figure.value <= figure.high
     assert abs(figure.value) < 5 * spread

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from shared.envelope import MAX_PAYLOAD
 from shared.ioctl_codes import COMPLETION_NAMES
 from shared.messages import BENCHMARK_PATHS
 from user_proc.bench.bench_settings import full_run, quick_run, tiny_run
@@ -13,6 +14,7 @@ from user_proc.bench.full_plan import (
     LARGEST,
     PAYLOADS,
     extra_floors,
+    families,
     kernel_row,
     kernel_rows,
     open_loop_rows,
@@ -99,6 +101,26 @@ def test_rows_that_are_subtracted_differ_in_one_factor():
     assert {replace(BASE, path="blocking"), replace(BASE, verifier=True)} <= rows
 
 
+def test_rows_that_are_subtracted_are_of_one_family():
+    found = families(plan_rows())
+    assert sorted((row for family in found for row in family), key=repr) == sorted(
+        plan_rows(), key=repr
+    )
+    homes = {row: family for family in found for row in family}
+    for payload in (*PAYLOADS, LARGEST):
+        row = replace(BASE, payload=payload)
+        assert replace(row, method="neither") in homes[row]
+    neither = replace(BASE, method="neither", completion="inline")
+    assert replace(neither, path="fast_io") in homes[neither]
+    assert replace(BASE, path="blocking") in homes[BASE]
+    assert homes[kernel_row("irp")] == tuple(
+        kernel_row(path) for path in ("irp", "irp_built", "irp_reused", "direct")
+    )
+    for family in found:
+        assert len({(row.client, row.verifier, row.processes, row.depth) for row in family}) == 1
+        assert len({(row.completion, row.payload) for row in family}) == 1
+
+
 def test_the_words_are_those_of_the_kernel():
     assert COMPLETIONS == COMPLETION_NAMES
     assert {row.path for row in kernel_rows()} <= set(BENCHMARK_PATHS)
@@ -108,7 +130,8 @@ def test_the_words_are_those_of_the_kernel():
 
 @pytest.mark.parametrize("row", list(user_rows()), ids=RowSpec.label)
 def test_a_user_row_is_beside_an_echo_of_the_same_frames(row: RowSpec):
-    carried = row.payload if row.method == "buffered" else 0
+    inline = row.method == "buffered" and row.payload <= MAX_PAYLOAD
+    carried = row.payload if inline else 0
     assert row.floor == FloorSpec("echo", carried, row.depth, row.processes)
 
 

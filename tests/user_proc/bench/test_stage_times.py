@@ -1,6 +1,7 @@
 """Stages from trace points: no gap, no overlap, and the right name for each part."""
 
 import random
+from array import array
 
 import pytest
 from hypothesis import given
@@ -29,8 +30,9 @@ from shared.trace_points import (
     USER_SENT,
     TracePoint,
 )
+from user_proc.bench.full_plan import BASE
 from user_proc.bench.row_figures import Figure
-from user_proc.bench.stage_results import explains
+from user_proc.bench.stage_results import StageResult, explains
 from user_proc.bench.stage_times import STAGES, stages_of, stages_of_all
 
 HEAD = (USER_CALL, USER_SENDING, KERNEL_RECEIVED, USER_SENT, SERVICE_ENTERED)
@@ -135,10 +137,36 @@ def test_whatever_the_points_the_stages_leave_no_gap(names: list[str], seed: int
 
 
 def test_a_sum_is_explained_by_tracing_or_not():
-    cost, untraced = Figure(8.0, 6.0, 10.0), Figure(100.0, 99.0, 102.0)
-    assert explains(0.0, cost, untraced)
-    assert explains(11.0, cost, untraced)
-    assert not explains(12.5, cost, untraced)
-    assert explains(-1.5, cost, untraced)
-    assert not explains(-2.5, cost, untraced)
-    assert not explains(11.0, Figure(1.0, -1.0, 3.0), untraced)
+    def gap(value: float) -> Figure:
+        return Figure(value, value - 1.0, value + 1.0)
+
+    cost = Figure(8.0, 6.0, 10.0)
+    assert explains(gap(0.0), cost)
+    assert explains(gap(10.5), cost)
+    assert not explains(gap(11.5), cost)
+    assert explains(gap(-0.5), cost)
+    assert not explains(gap(-1.5), cost)
+    assert not explains(gap(10.5), Figure(1.0, -1.0, 3.0))
+
+
+def test_a_row_s_stages_are_those_of_middle_requests_in_middle_blocks():
+    result = StageResult(BASE, 3)
+    for block in range(12):
+        slow = 10_000 if block % 4 == 0 else 0  # a quarter of the blocks, all of it
+        held_up = [1_000_000 if request < 2 else 0 for request in range(10)]
+        stages = [dict.fromkeys(STAGES, 100) | {"driver": 1_000 + slow + more} for more in held_up]
+        samples = array("Q", [sum(request.values()) for request in stages])
+        result.traced.add(samples, sum(samples))
+        untraced = array("Q", [sample - 300 for sample in samples])
+        result.untraced.add(untraced, sum(untraced))
+        result.add_traced([*stages, None])
+    found = result.as_dict()
+    times = {stage["stage"]: stage["mean_us"] for stage in found["stages"]}
+    assert times["driver"] == 1.0
+    assert found["sum_us"] == pytest.approx(sum(times.values())) == 2.0
+    assert (found["untraced_p50_us"], found["traced_p50_us"]) == (1.7, 2.0)
+    assert found["tracing_cost_us"] == found["sum_over_untraced_us"] == {
+        "value": 0.3, "low": 0.3, "high": 0.3,
+    }  # fmt: skip
+    assert found["within_tracing_cost"]
+    assert (found["requests"], found["incomplete"]) == (120, 12)

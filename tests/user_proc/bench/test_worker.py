@@ -73,6 +73,17 @@ def test_every_row_runs_and_its_copies_are_counted_exactly(workers: list[WorkerL
     group.release()
 
 
+def test_the_rows_of_a_family_are_taken_in_turn(workers: list[WorkerLink]):
+    family = (BASE, replace(BASE, method="neither"), replace(BASE, method="out_direct"))
+    group = WorkerGroup(workers[:1])
+    group.prepare(*family)
+    for index in (0, 1, 2, 2, 1, 0):
+        taken = group.take("row", Window(COUNT, WARMUP), index)
+        assert taken.used.copies == family[index].copies * (COUNT + WARMUP)
+        assert taken.used.wire_bytes == wire_bytes(family[index]) * (COUNT + WARMUP)
+    group.release()
+
+
 @pytest.mark.parametrize("floor", extra_floors(), ids=lambda f: f"{f.name}-{f.payload}")
 def test_every_floor_runs(workers: list[WorkerLink], floor: FloorSpec):
     WorkerGroup(workers[:1]).prepare_floor(floor)

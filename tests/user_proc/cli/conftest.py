@@ -12,18 +12,18 @@ ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-P", "-m", "user_proc.cli.main"]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+def environment(columns: int = 100) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)}
 
 
 @pytest.fixture
 def softhca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command to its end, from an empty folder."""
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*COMMAND, *arguments],
-            env=environment(),
+            env=environment(columns),
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -1,5 +1,6 @@
 """`softhca kernel`: start, stop, status and list, in words and as JSON."""
 
+import itertools
 import json
 import os
 import select
@@ -34,10 +35,13 @@ def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, obje
     with UserProcess.connect(NAME) as process:
         assert process.kernel_pid == started["pid"]
     status = softhca("kernel", "status", "--name", NAME)
-    assert (status.returncode, status.stdout) == (
-        0,
-        f"kernel 'cli-test' is running (pid {started['pid']})\n",
-    )
+    assert status.returncode == 0
+    first, *details = status.stdout.splitlines()
+    assert first == f"kernel 'cli-test' is running (pid {started['pid']})"
+    told = dict(line.split(maxsplit=1) for line in details)
+    assert told["endpoint"] == started["endpoint"]
+    assert (told["sessions"], told["verifier"]) == ("0", "off")
+    assert {"version", "uptime", "drivers", "log"} <= told.keys()
     stopped = softhca("kernel", "stop", "--name", NAME)
     assert (stopped.returncode, stopped.stdout) == (0, "kernel 'cli-test' has stopped\n")
     assert softhca("kernel", "status", "--name", NAME).returncode == 3
@@ -49,7 +53,7 @@ def test_list_tells_each_kernel(softhca: Run, started: dict[str, object]):
         in softhca("kernel", "list").stdout.splitlines()
     )
     listed = json.loads(softhca("kernel", "list", "--json").stdout)
-    assert started in listed
+    assert [one["pid"] for one in listed if one["name"] == NAME] == [started["pid"]]
 
 
 def test_a_second_kernel_of_the_name_is_one_sentence(softhca: Run, started: dict[str, object]):
@@ -90,9 +94,60 @@ def test_status_of_none_as_json(softhca: Run):
 @pytest.mark.parametrize("name", ["../up", "", "a" * 65, "with space"])
 def test_a_name_that_cannot_be_is_one_sentence(softhca: Run, name: str):
     done = softhca("kernel", "start", "--name", name)
-    assert done.returncode == 1
+    assert done.returncode == 2
     (sentence,) = done.stderr.splitlines()
     assert "cannot name an instance" in sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("stop",), 3, "there is nothing to stop"),
+        (("stop", "--name", "a b"), 2, "cannot name an instance"),
+        (("status", "--name", "../x"), 2, "cannot name an instance"),
+        (("start", "--driver", "missing.py:driver_entry"), 1, "look at the path"),
+    ],
+)
+def test_an_error_is_told_as_json_too(
+    softhca: Run, arguments: tuple[str, ...], code: int, words: str
+):
+    done = softhca("kernel", *arguments, "--json")
+    assert done.returncode == code
+    sentence = json.loads(done.stdout)["error"]
+    assert words in sentence
+    assert done.stderr == f"softhca: {sentence}\n"
+
+
+def test_nothing_to_stop_is_no_advice_to_start(softhca: Run):
+    done = softhca("kernel", "stop", "--name", "never-started")
+    assert "kernel start" not in done.stderr
+
+
+def test_a_kernel_that_had_to_be_killed_has_not_stopped(softhca: Run, started: dict[str, object]):
+    os.kill(int(str(started["pid"])), signal.SIGSTOP)
+    done = softhca("kernel", "stop", "--name", NAME, "--json")
+    assert done.returncode == 1
+    assert done.stderr == "softhca: the kernel 'cli-test' did not stop in time and was killed\n"
+    told = json.loads(done.stdout)
+    assert told["state"] == "dead"
+    assert f"softhca: {told['error']}\n" == done.stderr
+    stop_again = softhca("kernel", "stop", "--name", NAME)
+    assert stop_again.returncode == 3
+    assert "it was killed and there is nothing to stop" in stop_again.stderr
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("command", [("bench",), ("compare",), ("kernel", "start"), ("kernel",)])
+def test_help_fills_the_width_it_has(softhca: Run, width: int, command: tuple[str, ...]):
+    lines = softhca(*command, "--help", columns=width).stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any("<bool>" in line for line in lines)
+    prose = itertools.takewhile(lambda line: "Options" not in line, lines)
+    text = [line.rstrip() for line in prose if line.strip()]
+    text = text[1 + next(n for n, line in enumerate(text) if "[OPTIONS]" in line) :]
+    for line, following in itertools.pairwise(text):
+        if not line.endswith("."):  # broken only where the next word would not have fitted
+            assert len(line) + 1 + len(following.split()[0]) > width - 2, line
 
 
 def test_a_verifier_kernel_starts(softhca: Run):

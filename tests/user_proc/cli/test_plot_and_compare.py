@@ -84,7 +84,7 @@ def test_without_matplotlib_one_sentence_has_the_cure(
     import tests.user_proc.cli.conftest as commands
 
     changed = {**os.environ, "PYTHONPATH": f"no:{commands.ROOT}"}
-    monkeypatch.setattr(commands, "environment", lambda: changed)
+    monkeypatch.setattr(commands, "environment", lambda *terminal: changed)
     done = softhca("plot", "a.json")
     assert done.returncode == 1
     (sentence,) = done.stderr.splitlines()

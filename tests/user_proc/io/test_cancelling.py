@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -154,10 +155,10 @@ def test_an_overlapped_request_is_no_synchronous_one(kernel: Any, threads: Any):
         UserProcess.connect(kernel.name) as process,
         process.open_device("gate", overlapped=True) as gate,
     ):
-        held: list[Any] = []
+        held: SimpleQueue[Any] = SimpleQueue()
 
         def keep(event: Any) -> None:
-            held.append(gate.start(KEEP, b"x"))
+            held.put(gate.start(KEEP, b"x"))
             event.wait(10)
 
         with process.create_event() as event:
@@ -165,7 +166,7 @@ def test_an_overlapped_request_is_no_synchronous_one(kernel: Any, threads: Any):
             gate.device_io_control(AWAIT, word(1))
             assert not process.cancel_synchronous_io(keeper.thread)
             assert gate.cancel_ex()
-            assert status_of(held[0]) == STATUS_CANCELLED
+            assert status_of(held.get(timeout=10)) == STATUS_CANCELLED
             event.set()
             keeper.join()
 

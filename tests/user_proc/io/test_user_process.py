@@ -14,9 +14,9 @@ import pytest
 from shared.ioctl_codes import COMPLETION_DPC, METHOD_BUFFERED, noop_code
 from user_proc.errors import (
     ConnectionClosed,
+    InvalidInstanceName,
     KernelDied,
     KernelNotRunning,
-    RuntimeFolderUnusable,
 )
 from user_proc.process import UserProcess
 from user_proc.transport import kernel_starter
@@ -89,7 +89,7 @@ def test_close_while_threads_wait(kernel: Any):
 def test_nobody_to_connect_to():
     with pytest.raises(KernelNotRunning):
         UserProcess.connect("nobody-here")
-    with pytest.raises(RuntimeFolderUnusable, match="cannot name an instance"):
+    with pytest.raises(InvalidInstanceName, match="cannot name an instance"):
         UserProcess.connect("no/name")
 
 

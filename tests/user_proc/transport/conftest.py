@@ -193,6 +193,7 @@ def lifeline(fake: FakeKernel) -> Iterator[LifelineChannel]:
 
 @pytest.fixture
 def channel(fake: FakeKernel, lifeline: LifelineChannel) -> Iterator[KernelChannel]:
-    made = KernelChannel(fake.paths.name, fake.paths.endpoint, lifeline.welcome, lifeline.watch)
+    endpoint = fake.paths.endpoint
+    made = KernelChannel(fake.paths.name, endpoint, endpoint, lifeline.welcome, lifeline.watch)
     yield made
     made.close()

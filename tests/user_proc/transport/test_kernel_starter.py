@@ -1,20 +1,29 @@
 """Real kernel processes: started, refused, stopped, killed, left by their owner, looked at."""
 
+import fcntl
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from shared import connection_file as cf
-from user_proc.errors import KernelNotRunning, KernelStartFailed, RuntimeFolderUnusable
+from shared.version import softhca_version
+from user_proc.errors import (
+    InvalidInstanceName,
+    KernelNotRunning,
+    KernelStartFailed,
+    RuntimeFolderUnusable,
+)
 from user_proc.process import UserProcess
-from user_proc.transport import kernel_starter
+from user_proc.transport import kernel_control, kernel_starter
 from user_proc.transport.kernel_control import kernel_status, list_kernels, stop_kernel
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
 
@@ -90,7 +99,7 @@ def test_a_wrong_setting_is_a_sentence(name: str):
 
 def test_a_kernel_that_ends_without_a_word(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", "/bin/cat")
-    with pytest.raises(KernelStartFailed, match=r"it ended at once; the end of .*cat"):
+    with pytest.raises(KernelStartFailed, match=r"it ended at once; its last words: .*help"):
         start_kernel(name)
 
 
@@ -111,8 +120,127 @@ def test_stop_by_name(name: str):
     assert readable(kernel.pidfd, 5)
     with pytest.raises(KernelNotRunning):
         stop_kernel(name)
-    assert kernel.log.read_text()  # kept, because nobody owns this kernel
+    assert not kernel.log.parent.exists()  # nothing unusual was in its log
     kernel.stop()
+
+
+CHATTY = """
+def driver_entry(driver):
+    print("the driver says a word", flush=True)
+    driver.driver_unload = lambda driver: None
+    return 0
+"""
+
+
+def chatty_kernel(name: str, tmp_path: Path, owner_bound: bool) -> StartedKernel:
+    (tmp_path / "chatty.py").write_text(CHATTY)
+    driver = [f"{tmp_path}/chatty.py:driver_entry"]
+    return start_kernel(name, owner_bound=owner_bound, settings={"driver": driver})
+
+
+def test_a_log_with_more_than_ordinary_lines_stays_and_is_listed(name: str, tmp_path: Path):
+    kernel = chatty_kernel(name, tmp_path, owner_bound=False)
+    assert stop_kernel(name)
+    kernel.stop()
+    assert "the driver says a word" in kernel.log.read_text()
+    assert [one.state for one in list_kernels() if one.name == name] == ["ended"]
+    with pytest.raises(KernelNotRunning, match="nothing to stop; the log of the last one is"):
+        stop_kernel(name)
+    shutil.rmtree(kernel.log.parent)
+
+
+def test_a_bound_kernel_takes_its_log_with_it(name: str, tmp_path: Path):
+    kernel = chatty_kernel(name, tmp_path, owner_bound=True)
+    assert "the driver says a word" in kernel.log.read_text()
+    assert kernel.stop()
+    assert not kernel.log.parent.exists()
+
+
+def test_a_log_of_ones_own_stays(name: str, tmp_path: Path):
+    log = tmp_path / "own.log"
+    with start_kernel(name, settings={"log": log}) as kernel:
+        assert kernel.log == log
+        assert kernel_status(name).log == log
+    assert "stopped: SIGTERM" in log.read_text()
+
+
+def test_a_refused_start_leaves_the_running_kernels_log_alone(kernel: StartedKernel):
+    before = kernel.log.read_text()
+    with pytest.raises(KernelStartFailed, match="stop it with 'softhca kernel stop --name "):
+        start_kernel(kernel.name)
+    assert kernel.log.read_text() == before
+
+
+def test_a_failed_start_leaves_nothing(name: str):
+    with pytest.raises(KernelStartFailed, match="missing"):
+        start_kernel(name, settings={"driver": ["missing.py:driver_entry"]})
+    assert not cf.instance_paths(name).folder.exists()
+
+
+def test_what_a_kernel_tells_of_itself(name: str):
+    with start_kernel(name, settings={"verifier": True}), UserProcess.connect(name):
+        paths = cf.instance_paths(name)
+        status = kernel_status(name, ask=True)
+        assert (status.endpoint, status.log) == (paths.endpoint, paths.log)
+        assert (status.version, status.verifier) == (softhca_version(), True)
+        assert status.uptime_ns is not None
+        assert 0 <= status.uptime_ns < 60_000_000_000
+        assert status.sessions is not None
+        assert [one["pid"] for one in status.sessions] == [os.getpid()]
+        assert status.drivers == []
+        assert kernel_status(name).sessions is None
+
+
+def test_a_kernel_that_does_not_answer_is_running_all_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kernel_control, "STATE_SECONDS", 0.05)
+    with start_kernel(name) as kernel:
+        os.kill(kernel.pid, signal.SIGSTOP)
+        status = kernel_status(name, ask=True)
+        os.kill(kernel.pid, signal.SIGCONT)
+        assert status.running
+        assert status.sessions is None
+
+
+def test_a_kernel_killed_before_it_was_ready_is_dead(name: str):
+    paths = cf.instance_paths(name)
+    cf.prepare_folder(paths)
+    paths.lock.write_text("12345\n")
+    assert (kernel_status(name).state, kernel_status(name).pid) == ("dead", 12345)
+    with open(paths.lock) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert kernel_status(name).state == "starting"
+        with pytest.raises(KernelNotRunning, match="just starting or stopping"):
+            stop_kernel(name)
+    with start_kernel(name):
+        pass
+    assert not paths.folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_owner_that_ends_during_the_start_leaves_nothing(name: str, number: int):
+    """The signal comes as soon as the kernel has made the first file."""
+    folder = cf.instance_paths(name).folder
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, name, "bound"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=kernel_starter._ROOT,
+    )
+    wait_until(lambda: (folder / "lock").exists())
+    process.send_signal(number)
+    process.communicate()
+    wait_until(lambda: not folder.exists())
+    assert kernel_status(name).state == "none"
+
+
+def wait_until(predicate: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 15
+    while not predicate():
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.002)
 
 
 def test_a_kernel_that_does_not_stop_is_killed(name: str):
@@ -160,8 +288,10 @@ def test_broken_files_are_a_sentence(name: str):
     paths.folder.chmod(0o755)
     with pytest.raises(RuntimeFolderUnusable, match="chmod 700"):
         start_kernel(name)
-    with pytest.raises(RuntimeFolderUnusable, match="cannot name an instance"):
-        start_kernel("../x")
+    for look in (start_kernel, stop_kernel, kernel_status, UserProcess.connect):
+        with pytest.raises(InvalidInstanceName, match="cannot name an instance") as refused:
+            look("../x")
+        assert isinstance(refused.value, ValueError)
     paths.folder.chmod(0o700)
     paths.connection_file.unlink()
 

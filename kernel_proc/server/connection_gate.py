@@ -1,0 +1,222 @@
+"""How many connections each process may have at the request socket.
+
+libzmq accepts whoever connects, and ends the process when there is no descriptor for one more. It
+tells of each connection it has accepted; a thread here counts them by process and shuts down what
+is too many. A process may have what its sessions may need. All who have no session share a few,
+for they are nobody yet; those that had one count among them, and the greediest is shut out first.
+
+libzmq waits for this thread when it is too far ahead, so at most `AHEAD` connections exist that
+have not been judged: with as many descriptors in reserve, accept always finds one.
+
+Nor does libzmq bound a message that is not finished: its frames are, their number is not. When
+the kernel's own memory passes a limit that nothing else can bring it to, whoever keeps sending
+loses the connection, and its process its sessions. What that leaves is given back to the system.
+
+Rules: an OS thread of its own; a connection is judged through a duplicate of its descriptor, which
+cannot come to mean another one meanwhile.
+Spec: zmq_socket_monitor(3); unix(7), SO_PEERCRED.
+"""
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import zmq
+
+from kernel_proc.server.process_memory import give_back_unused, machine_bytes, private_bytes
+
+#: Events libzmq queues before it waits: its own bound for a monitor, and one here.
+AHEAD: Final = 1001
+
+_LOOK_MS: Final = 1000
+_TRIM_ABOVE: Final = 128 << 20
+_SAMPLES: Final = 5
+_SAMPLE_SECONDS: Final = 0.01
+
+_EVENT: Final = struct.Struct("=Hi")  # event, descriptor
+_CREDENTIALS: Final = struct.Struct("3i")
+_INT: Final = struct.Struct("i")
+_ADDRESS: Final = "inproc://connection-gate"
+
+#: Says how many sessions each process has, by process id; called in the gate's thread.
+CountSessions = Callable[[], Counter[int]]
+
+
+class ConnectionGate:
+    """Judges the connections of one ROUTER; `allowed` is how many a session may have at a path."""
+
+    def __init__(
+        self,
+        count_sessions: CountSessions,
+        allowed: dict[str, int],
+        strangers: int,
+        on_flood: Callable[[int], object] = lambda pid: None,
+        flood_bytes: int | None = None,
+    ) -> None:
+        self.turned_away = 0
+        self.floods = 0
+        self._on_flood = on_flood
+        self._flood_bytes = machine_bytes() // 4 if flood_bytes is None else flood_bytes
+        self._next_look = 0.0
+        self._somebody_left = False
+        self._count_sessions = count_sessions
+        self._allowed = allowed
+        self._strangers = strangers
+        self._owners: dict[int, tuple[int, str]] = {}  # by descriptor: process, path
+        self._held: Counter[tuple[int, str]] = Counter()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, context: "zmq.Context[zmq.Socket[bytes]]", router: Any) -> None:
+        """Begin; before the ROUTER is bound. Ends with the context."""
+        router.monitor(_ADDRESS, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        events = context.socket(zmq.PAIR)
+        events.setsockopt(zmq.RCVHWM, 1)
+        events.setsockopt(zmq.RCVTIMEO, _LOOK_MS)
+        events.connect(_ADDRESS)
+        self._thread = threading.Thread(
+            target=self._run, args=(events,), name="connection gate", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, events: "zmq.Socket[bytes]") -> None:
+        try:
+            while True:
+                try:
+                    event, descriptor = _EVENT.unpack(events.recv_multipart()[0])
+                except zmq.Again:
+                    self._look_at_memory()
+                    continue
+                self._forget(descriptor)  # also before its number is given again
+                if event == zmq.EVENT_ACCEPTED:
+                    self._judge(descriptor)
+                if time.monotonic() >= self._next_look:
+                    self._look_at_memory()
+        except zmq.ContextTerminated:
+            events.close(linger=0)
+
+    def _forget(self, descriptor: int) -> None:
+        owner = self._owners.pop(descriptor, None)
+        if owner is not None:
+            self._somebody_left = True
+            self._held[owner] -= 1
+            if not self._held[owner]:
+                del self._held[owner]
+
+    def _judge(self, descriptor: int) -> None:
+        connection = _duplicate(descriptor)
+        if connection is None:
+            return
+        with connection:
+            owner = self._owner_of(connection)
+            if owner is None:  # it has been closed, and its number is something else's
+                return
+            pid, path = owner
+            sessions = self._count_sessions()
+            self._owners[descriptor] = owner
+            self._held[owner] += 1
+            if sessions[pid] and self._held[owner] > sessions[pid] * self._allowed[path]:
+                self._turn_away(connection)
+            greediest = self._greediest_stranger(sessions)
+            if greediest == pid:
+                self._turn_away(connection)
+            elif greediest is not None:
+                self._turn_out(greediest)
+
+    def _greediest_stranger(self, sessions: Counter[int]) -> int | None:
+        # Who without a session has most, if they have too many together.
+        strangers: Counter[int] = Counter()
+        for (pid, _), count in self._held.items():
+            if not sessions[pid]:
+                strangers[pid] += count
+        if strangers.total() <= self._strangers:
+            return None
+        return max(strangers, key=lambda pid: strangers[pid])
+
+    def _turn_out(self, pid: int) -> None:
+        for descriptor, owner in self._owners.items():
+            if owner[0] == pid:
+                connection = _duplicate(descriptor)
+                if connection is not None:
+                    with connection:
+                        if self._owner_of(connection) == owner:
+                            self._turn_away(connection)
+
+    def _look_at_memory(self) -> None:
+        self._next_look = time.monotonic() + _LOOK_MS / 1000
+        with contextlib.suppress(OSError):  # no descriptor to look with
+            if self._somebody_left and private_bytes() > _TRIM_ABOVE:
+                self._somebody_left = False
+                give_back_unused()
+            if private_bytes() > self._flood_bytes:
+                self._stop_floods()
+
+    def _stop_floods(self) -> None:
+        seen: Counter[int] = Counter()
+        for _ in range(_SAMPLES):
+            seen.update(descriptor for descriptor in self._owners if _has_input(descriptor))
+            time.sleep(_SAMPLE_SECONDS)
+        for pid in {self._owners[one][0] for one, times in seen.items() if times > 1}:
+            self.floods += 1
+            self._turn_out(pid)
+            self._on_flood(pid)
+
+    def _turn_away(self, connection: socket.socket) -> None:
+        # The socket's own thread finds the end of the connection, and closes it.
+        self.turned_away += 1
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _owner_of(self, connection: socket.socket) -> tuple[int, str] | None:
+        try:
+            path = connection.getsockname()
+            size = _CREDENTIALS.size
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        except OSError:
+            return None
+        if not isinstance(path, str) or path not in self._allowed:
+            return None
+        pid: int = _CREDENTIALS.unpack(raw)[0]
+        return pid, path
+
+    def inspect(self) -> dict[str, int]:
+        """Return plain figures."""
+        return {
+            "connections": len(self._owners),
+            "turned_away": self.turned_away,
+            "floods": self.floods,
+        }
+
+
+def _has_input(descriptor: int) -> bool:
+    # libzmq takes at once what comes, unless there is no end of it.
+    connection = _duplicate(descriptor)
+    if connection is None:
+        return False
+    with connection:
+        waiting = bytearray(_INT.size)
+        try:
+            fcntl.ioctl(connection, termios.FIONREAD, waiting)
+        except OSError:
+            return False
+        count: int = _INT.unpack(waiting)[0]
+        return count > 0
+
+
+def _duplicate(descriptor: int) -> socket.socket | None:
+    try:
+        duplicate = os.dup(descriptor)
+    except OSError:
+        return None
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:  # its number is something else's by now
+        os.close(duplicate)
+        return None

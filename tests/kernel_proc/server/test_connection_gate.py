@@ -1,0 +1,250 @@
+"""The gate: real connections, of this process and of others, are counted and bounded."""
+
+import os
+import resource
+import select
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel_proc.server import connection_gate
+from kernel_proc.server.connection_gate import AHEAD, ConnectionGate
+from kernel_proc.server.descriptor_plan import raise_descriptor_limit
+from kernel_proc.server.process_memory import private_bytes
+from kernel_proc.server.request_socket import RequestSocket
+
+SECONDS = 10.0
+KNOCKS = AHEAD + 2000  # more than libzmq and the backlog take together
+STRANGERS = 4
+ALLOWED = 6
+
+
+class Door:
+    """A bound request socket with its gate, and who knocks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = [folder / "r", folder / "l"]
+        self.sessions: Counter[int] = Counter()
+        allowed = {str(self.paths[0]): ALLOWED, str(self.paths[1]): 1}
+        self.gate = ConnectionGate(lambda: self.sessions, allowed, STRANGERS)
+        self.socket = RequestSocket(8)
+        self.socket.bind(f"ipc://{self.paths[0]}", f"ipc://{self.paths[1]}", self.gate)
+        self.knocking: list[socket.socket] = []
+
+    def knock(self, place: int = 0) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(str(self.paths[place]))
+        connection.settimeout(SECONDS)
+        self.knocking.append(connection)
+        return connection
+
+    def becomes(self, predicate: Callable[[], bool]) -> None:
+        ticks = threading.Event()
+        for _ in range(1000):
+            if predicate():
+                return
+            ticks.wait(SECONDS / 1000)
+        raise AssertionError(f"it did not come to pass: {self.gate.inspect()}")
+
+    def settled(self, connections: int) -> None:
+        self.becomes(lambda: self.gate.inspect()["connections"] == connections)
+
+
+def is_turned_away(connection: socket.socket) -> bool:
+    """Wait for the end; a greeting may come before it."""
+    try:
+        while connection.recv(100):
+            pass
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def is_let_in(connection: socket.socket) -> bool:
+    """Tell whether there is no end, once the gate has judged."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return not poll.poll(0)
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    folder = Path(tempfile.mkdtemp(prefix="shg-"))
+    door = Door(folder)
+    yield door
+    for connection in door.knocking:
+        connection.close()
+    door.socket.close()
+    shutil.rmtree(folder)
+
+
+def test_strangers_share_a_few_connections(door: Door):
+    inside = [door.knock() for _ in range(STRANGERS)]
+    door.settled(STRANGERS)
+    for _ in range(20):
+        assert is_turned_away(door.knock())
+    assert all(is_let_in(connection) for connection in inside)
+    door.settled(STRANGERS)
+    assert door.gate.turned_away == 20
+    inside[0].close()
+    door.settled(STRANGERS - 1)
+    another = door.knock()
+    door.settled(STRANGERS)
+    assert is_let_in(another)
+
+
+def test_a_process_has_as_many_as_its_sessions_need_at_each_place(door: Door):
+    door.sessions[os.getpid()] = 2
+    inside = [door.knock() for _ in range(2 * ALLOWED)] + [door.knock(1) for _ in range(2)]
+    door.settled(2 * ALLOWED + 2)
+    assert is_turned_away(door.knock())
+    assert is_turned_away(door.knock(1))
+    assert all(is_let_in(connection) for connection in inside)
+    door.settled(2 * ALLOWED + 2)
+
+
+@pytest.mark.processes
+def test_who_has_no_session_any_more_is_the_first_to_go(door: Door):
+    door.sessions[os.getpid()] = 1
+    inside = [door.knock() for _ in range(ALLOWED)]
+    door.settled(ALLOWED)
+    door.sessions.clear()
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); "
+        "s.connect(sys.argv[1]); s.recv(10); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(door.paths[0])], stdin=subprocess.PIPE
+    ) as other:
+        assert all(is_turned_away(connection) for connection in inside)
+        door.settled(1)
+        assert door.gate.turned_away == ALLOWED
+        other.communicate()
+    door.settled(0)
+
+
+def test_connections_that_come_and_go_leave_nothing(door: Door):
+    for _ in range(300):
+        door.knock().close()
+    door.settled(0)
+    last = door.knock()
+    door.settled(1)
+    assert is_let_in(last)
+
+
+def test_a_number_that_means_something_else_by_now_is_let_be(door: Door):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for descriptor in (ours.fileno(), os.open("/dev/null", os.O_RDONLY), 1 << 20):
+            door.gate._judge(descriptor)
+        theirs.send(b"unharmed")
+        assert ours.recv(8) == b"unharmed"
+    assert door.gate.inspect() == {"connections": 0, "turned_away": 0, "floods": 0}
+
+
+# --- messages without end ------------------------------------------------------------------------
+
+
+def shake_hands(connection: socket.socket) -> None:
+    """Do what ZMTP wants before messages: greeting and READY of a DEALER."""
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+    connection.sendall(greeting)
+    left = len(greeting)
+    while left:
+        left -= len(connection.recv(left))
+    ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
+    connection.sendall(bytes([4, len(ready)]) + ready)
+    assert connection.recv(1000)
+
+
+def test_a_message_without_end_costs_its_process_connections_and_sessions(door: Door):
+    flooded: list[int] = []
+    door.gate._on_flood = flooded.append
+    door.gate._flood_bytes = private_bytes() + (32 << 20)
+    bad, good = door.knock(), door.knock()
+    door.sessions[os.getpid()] = 1
+    shake_hands(bad)
+    shake_hands(good)
+    frame = b"\x03" + struct.pack(">Q", 1 << 16) + bytes(1 << 16)  # long, more to come
+    with pytest.raises(OSError, match=r"[Bb]roken pipe|reset"):
+        deque((bad.sendall(frame) for _ in range(1 << 17)), maxlen=0)
+    assert flooded == [os.getpid()]
+    assert door.gate.inspect()["floods"] == 1
+    door.becomes(lambda: door.gate.inspect()["connections"] == 0)
+
+
+def test_what_a_message_without_end_leaves_is_given_back(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connection_gate, "_TRIM_ABOVE", 0)
+    before = private_bytes()
+    bad = door.knock()
+    shake_hands(bad)
+    frame = b"\x03" + struct.pack(">Q", 1 << 16) + bytes(1 << 16)
+    for _ in range(1 << 10):
+        bad.sendall(frame)
+    door.becomes(lambda: private_bytes() > before + (32 << 20))
+    bad.close()
+    door.settled(0)
+
+    def given_back() -> bool:
+        door.socket.drain()  # libzmq ends what it has of a peer in the thread that reads
+        return private_bytes() < before + (8 << 20)
+
+    door.becomes(given_back)
+
+
+def test_memory_that_is_merely_much_ends_nobody(door: Door):
+    door.gate._flood_bytes = 0
+    quiet = door.knock()
+    shake_hands(quiet)
+    door.gate._look_at_memory()
+    assert door.gate.floods == 0
+    assert is_let_in(quiet)
+
+
+# --- too many at once ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Room for both ends of all connections: libzmq would end this process without."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if raise_descriptor_limit() < 3 * KNOCKS:
+        pytest.skip("this system allows too few descriptors")
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_accept_waits_for_a_gate_that_is_behind(door: Door, monkeypatch: pytest.MonkeyPatch):
+    gate = threading.Event()
+    count = door.gate._count_sessions
+    monkeypatch.setattr(door.gate, "_count_sessions", lambda: (gate.wait(SECONDS), count())[1])
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(KNOCKS):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        door.knocking.append(connection)
+        try:
+            connection.connect(str(door.paths[0]))
+        except BlockingIOError:  # neither accepted nor room in the backlog
+            break
+    else:
+        pytest.fail("nobody has had to wait")
+    accepted = len(os.listdir("/proc/self/fd")) - before - len(door.knocking)
+    assert accepted <= AHEAD + 10
+    gate.set()
+    door.becomes(lambda: door.gate.turned_away > AHEAD)
+    door.becomes(lambda: door.gate.inspect()["connections"] <= STRANGERS)

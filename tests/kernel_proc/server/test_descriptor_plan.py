@@ -1,0 +1,62 @@
+"""The division of descriptors: whatever the limit, the sum of the bounds stays below it."""
+
+import resource
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernel_proc.server.descriptor_plan import (
+    _OWN,
+    _PER_SESSION,
+    _PER_SILENT,
+    LISTENER_CONNECTIONS,
+    plan_descriptors,
+    raise_descriptor_limit,
+)
+from kernel_proc.settings import KernelSettings
+
+
+def test_descriptors_are_raised_as_far_as_allowed(monkeypatch: pytest.MonkeyPatch):
+    limits = {"now": (256, 5000)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.update(now=new))
+    assert raise_descriptor_limit() == 5000
+    assert limits["now"] == (5000, 5000)
+    limits["now"] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    assert raise_descriptor_limit() == 1 << 20
+    limits["now"] = (100, resource.RLIM_INFINITY)
+    assert raise_descriptor_limit() == 1 << 20
+
+
+@given(
+    limit=st.integers(400, 1 << 20),
+    threads=st.integers(1, 200),
+    sessions=st.integers(1, 10_000),
+    silent=st.integers(1, 1000),
+)
+def test_the_bounds_leave_a_reserve(limit: int, threads: int, sessions: int, silent: int):
+    settings = KernelSettings(
+        max_sessions=sessions, max_threads_per_session=threads, max_silent_connections=silent
+    )
+    plan = plan_descriptors(settings, limit)
+    assert 1 <= plan.sessions <= sessions
+    assert 1 <= plan.silent <= silent
+    assert plan.connections >= threads + 1
+    assert plan.arenas >= plan.sessions
+    taken = (
+        _OWN
+        + plan.silent * _PER_SILENT
+        + plan.strangers
+        + plan.sessions * (_PER_SESSION + plan.connections + LISTENER_CONNECTIONS)
+        + plan.arenas
+    )
+    assert taken <= limit - min(1001, limit // 16)
+
+
+def test_a_usual_limit_carries_the_default_settings():
+    plan = plan_descriptors(KernelSettings(), 1 << 19)
+    assert (plan.sessions, plan.silent) == (256, 32)
+    assert plan.arenas > 256 * 256
+    assert plan_descriptors(KernelSettings(), 1024).sessions >= 8
+    assert plan_descriptors(KernelSettings(), 64).sessions == 1
