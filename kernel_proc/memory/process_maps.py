@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 # _IOWR('f', 17, struct procmap_query); x86-64 and arm64 encode ioctl numbers alike.
@@ -31,6 +32,14 @@ class Region(NamedTuple):
     readable: bool
     writable: bool
 
+    def allows(self, is_write: bool) -> bool:
+        """Tell whether the owner may do it there."""
+        return self.writable if is_write else self.readable
+
+
+class _NoQuery(Exception):
+    """This system cannot be asked."""
+
 
 class ProcessMaps:
     """The mappings of one address space.
@@ -48,51 +57,77 @@ class ProcessMaps:
         Once the address space is gone, that is the first address of all.
         """
         end = address + length
-        while address < end:
-            region = self.find(address)
-            if region is None or not (region.writable if is_write else region.readable):
-                return address
-            address = region.end
-        return None
+        if self.query_supported:
+            try:
+                return self._refusal_by_query(address, end, is_write)
+            except _NoQuery:
+                self.query_supported = False
+        return self._refusal_in_text(address, end, is_write)
 
     def find(self, address: int) -> Region | None:
         """Return the mapping that covers `address`, or None."""
         if self.query_supported:
             try:
                 return self._query(address)
-            except OSError as error:
-                if error.errno not in _NO_SUCH_QUERY:
-                    return None
+            except _NoQuery:
                 self.query_supported = False
-        return self._search_text(address)
+        for region in self._regions_of_text():
+            if address < region.end:
+                return region if address >= region.start else None
+        return None
+
+    def _refusal_by_query(self, address: int, end: int, is_write: bool) -> int | None:
+        while address < end:
+            region = self._query(address)
+            if region is None or not region.allows(is_write):
+                return address
+            address = region.end
+        return None
+
+    def _refusal_in_text(self, address: int, end: int, is_write: bool) -> int | None:
+        # In one pass: a process can have tens of thousands of mappings.
+        if address >= end:
+            return None
+        for region in self._regions_of_text():
+            if address < region.end:
+                if address < region.start or not region.allows(is_write):
+                    return address
+                address = region.end
+                if address >= end:
+                    return None
+        return address
 
     def _query(self, address: int) -> Region | None:
         query = bytearray(_QUERY.pack(_QUERY.size, 0, address, *_NO_ANSWER))
         try:
             fcntl.ioctl(self._descriptor, _PROCMAP_QUERY, query)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ESRCH):
-                return None
-            raise
+        except OSError as error:  # mostly ENOENT, no mapping, and ESRCH, no address space
+            if error.errno in _NO_SUCH_QUERY:
+                raise _NoQuery from error
+            return None
         _, _, _, start, end, flags, *_ = _QUERY.unpack(query)
         return Region(start, end, bool(flags & _READABLE), bool(flags & _WRITABLE))
 
-    def _search_text(self, address: int) -> Region | None:
-        """Parse the text as far as needed; its lines are sorted by address."""
+    def _regions_of_text(self) -> Iterator[Region]:
+        """Parse the text as far as needed; its lines are sorted by address.
+
+        A text that its owner disturbs, by reading or by changing what it shows, ends there.
+        """
         offset, rest = 0, b""
         while True:
             try:
                 chunk = os.pread(self._descriptor, _TEXT_CHUNK, offset)
             except OSError:
-                return None
+                return
             if not chunk:
-                return None
+                return
             offset += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                region = parse_maps_line(line)
-                if address < region.end:
-                    return region if address >= region.start else None
+                try:
+                    yield parse_maps_line(line)
+                except ValueError:
+                    return
 
 
 def parse_maps_line(line: bytes) -> Region:

@@ -75,9 +75,8 @@ def over_fast_io(book: RowBook) -> Answer | None:
         return None
     sentences = [
         f"A user program's request of {payload_text(BASE.payload)}, METHOD_NEITHER and completed "
-        f"inline, took {microseconds(book.p50_us(_INLINE))} us as an IRP and "
-        f"{microseconds(book.p50_us(_FAST))} us as fast I/O.",
-        versus(costs[BASE.payload].figure, "Block by block, the IRP"),
+        f"inline, took {microseconds(book.p50_us(_INLINE))} us as an IRP. Against the same request "
+        f"as fast I/O, taken in turn with it: {more_or_less(costs[BASE.payload].figure)}.",
     ]
     others = [
         f"at {payload_text(size)} {more_or_less(cost.figure)}"
@@ -173,9 +172,9 @@ def against_2005(book: RowBook) -> Answer | None:
         f"In November 2005 an empty request from a user process, completed at once, was measured "
         f"at {IRPS_2005:,} a second as an IRP and {FAST_IO_2005:,} as fast I/O: {then:.2f} to 1, "
         f"{then_us:.2f} us apart.",
-        f"Here the medians are {rates[0]:,.0f} and {rates[1]:,.0f} a second: block by block "
-        f"{here.value:.2f} to 1 ({span(here, lambda value: f'{value:.2f}', '')}); "
-        f"{more_or_less(cost)} for the IRP.",
+        f"Here the median is {rates[0]:,.0f} IRPs a second; fast I/O, taken in turn with them, is "
+        f"{here.value:.2f} times as fast ({span(here, lambda value: f'{value:.2f}', '')}). "
+        f"{versus(cost, 'The IRP')}",
     ]
     if here.high < then:
         sentences.append(

@@ -104,6 +104,42 @@ def test_the_text_may_be_longer_than_one_read(
     assert region.start <= start < region.end
 
 
+def test_the_text_is_read_once_however_many_mappings_a_range_has(
+    descriptor: int, raw: Any, monkeypatch: pytest.MonkeyPatch
+):
+    start = raw.map(2000)
+    for page in range(0, 2000, 2):
+        raw.protect(start + page * PAGE, 1, mmap.PROT_READ)
+    reads: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, length: int, offset: int) -> bytes:
+        data = pread(descriptor, length, offset)
+        reads.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    maps = ProcessMaps(descriptor, query_supported=False)
+    assert maps.first_refusal(start, 2000 * PAGE, False) is None
+    with open("/proc/self/maps", "rb") as file:
+        assert sum(reads) <= 1.1 * len(file.read())
+    assert maps.first_refusal(start, 2000 * PAGE, True) == start
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"gar", b"garbage\n", b"1000-2000\n", b"x-y rw-p 0\n", b"\n", b"\xff" * 9000]
+)
+def test_a_text_its_owner_has_disturbed_grants_nothing(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch, text: bytes
+):
+    whole = b"00001000-00002000 rw-p 00000000 00:00 0\n" + text
+    monkeypatch.setattr(os, "pread", lambda _, length, offset: whole[offset : offset + length])
+    maps = ProcessMaps(descriptor, query_supported=False)
+    assert maps.first_refusal(0x1000, 0x1000, True) is None
+    assert maps.first_refusal(0x1000, 0x1001, True) == 0x2000
+    assert maps.find(0x2000) is None
+
+
 def test_an_error_of_the_query_means_no_mapping(descriptor: int, monkeypatch: pytest.MonkeyPatch):
     def refused(*_: object) -> int:
         raise OSError(errno.EPERM, "no")

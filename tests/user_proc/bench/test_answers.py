@@ -82,10 +82,8 @@ def fast_rows(gaps: dict[int, float]) -> list[dict[str, Any]]:
 def test_an_irp_over_fast_io_at_each_size():
     found = answers(*fast_rows({0: 0.1, 64: 12.0, 4096: -12.0}))
     answer = by_question(found, "over fast I/O")
-    assert (
-        "took 92.0 us as an IRP and 80.0 us as fast I/O. Block by block, the IRP costs 12.0 us more"
-        in (answer["answer"])
-    )
+    assert "took 92.0 us as an IRP. Against the same request as fast I/O" in answer["answer"]
+    assert "taken in turn with it: 12.0 us more" in answer["answer"]
     assert "at 0 B no difference shown" in answer["answer"]
     assert "at 4 KiB 12.0 us less" in answer["answer"]
     payloads = [figure["payload"] for figure in answer["figures"]["difference_us"]]
@@ -151,14 +149,16 @@ def test_the_figures_of_2005_against_a_smaller_ratio():
     assert f"{IRPS_2005:,}" in answer["answer"]
     assert f"{FAST_IO_2005:,}" in answer["answer"]
     assert "4.42 to 1, 2.40 us apart" in answer["answer"]
-    assert "10,000 and 12,500 a second: block by block 1.25 to 1" in answer["answer"]
+    assert "10,000 IRPs a second" in answer["answer"]
+    assert "is 1.25 times as fast (95 % interval 1.25 to 1.25)" in answer["answer"]
+    assert "The IRP costs 20.0 us more" in answer["answer"]
     assert "The ratio is smaller here" in answer["answer"]
     assert answer["figures"]["slower_than_2005"]["irp"] == pytest.approx(32.2)
 
 
 def test_the_figures_of_2005_against_a_larger_ratio():
     answer = by_question(answers(*rows_of_2005(100.0, 10.0)), "2005")
-    assert "10.00 to 1" in answer["answer"]
+    assert "is 10.00 times as fast" in answer["answer"]
     assert "The ratio is smaller here" not in answer["answer"]
 
 

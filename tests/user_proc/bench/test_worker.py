@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shared.envelope import HEADER
+from shared.envelope import HEADER, MAX_PAYLOAD
 from user_proc.bench.full_plan import BASE, extra_floors, plan_rows, stage_rows
 from user_proc.bench.row_plan import FloorSpec, RowSpec
 from user_proc.bench.row_results import Usage
@@ -45,7 +45,7 @@ def wire_bytes(row: RowSpec) -> int:
     """What one operation of a row sends both ways."""
     if row.client == "kernel":
         return 0
-    carried = 2 * row.payload if row.method == "buffered" else 0
+    carried = 2 * row.payload if row.method == "buffered" and row.payload <= MAX_PAYLOAD else 0
     # An overlapped request that is pended has two answers.
     return (3 if row.depth > 1 else 2) * HEADER.size + carried
 
