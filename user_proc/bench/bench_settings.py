@@ -113,7 +113,7 @@ def quick_run() -> BenchSettings:
         operations_per_block=72,
         warmup_operations=30,
         block_warmup_operations=5,
-        time_limit_ns=19 * _SECOND,
+        time_limit_ns=17 * _SECOND,
         rows=plan_rows(),
         floors=extra_floors(),
     )
