@@ -34,12 +34,14 @@ class UserThread:
     `queued` holds the ids of its requests that have not been answered, the one being served
     first; `active` what that one is in, once it has begun: a device control request, or the
     objects of a wait; `abandoned` those given up before.
-    A thread that is `leaving` has said so, and nothing more is taken from it.
+    A thread that is `leaving` has said so, and nothing more is taken from it. `bound_by` is the id
+    of the request that came first on its present socket.
     """
 
     __slots__ = (
         "abandoned",
         "active",
+        "bound_by",
         "credentials",
         "identity",
         "kthread",
@@ -60,6 +62,7 @@ class UserThread:
         self.active: Any = None
         self.abandoned: set[int] = set()
         self.leaving = False
+        self.bound_by = 0
         self.spare: Any = None
 
 
@@ -91,6 +94,7 @@ class Session:
         "held_completions",
         "in_flight",
         "lane",
+        "last_thread",
         "lifeline",
         "listener",
         "max_requests",
@@ -122,6 +126,7 @@ class Session:
         self.lifeline: SessionConnection | None = None
         self.max_requests = max_requests
         self.threads: dict[int, UserThread] = {}
+        self.last_thread = 0
         self.listener: bytes | None = None
         self.held_completions: deque[tuple[bytes, bytes | None]] = deque()
         self.ending = False

@@ -210,10 +210,17 @@ class SessionServer:
             self._refuse(identity, packed, session, STATUS_THREAD_IS_TERMINATING, "thread leaves")
             return None
         if caller is not None:
+            if _is_overtaken(caller, header):
+                self.dropped["overtaken by the thread's new socket"] += 1
+                return None
             # The thread has replaced its socket; the old one is dead.
             self._callers.pop(caller.identity, None)
             caller.identity = identity
-        elif header.kind in UNANSWERED:
+            caller.bound_by = header.request_id
+        elif header.kind in UNANSWERED and not (
+            # It has given up its very first request, which is still on its way.
+            header.kind == KIND_CANCEL_SYNCHRONOUS and header.thread > session.last_thread
+        ):
             self.dropped["thread unknown or ended"] += 1
             return None
         elif len(session.threads) >= self._max_threads:
@@ -224,7 +231,9 @@ class SessionServer:
             name = f"{process.name}/{header.thread}"
             kthread = create_user_thread(process.processor, process, name)
             caller = UserThread(session, header.thread, identity, kthread)
+            caller.bound_by = header.request_id
             session.threads[header.thread] = caller
+            session.last_thread = max(session.last_thread, header.thread)
         self._callers[identity] = caller
         return caller
 
@@ -288,3 +297,17 @@ class SessionServer:
             "refused": dict(self.refused),
             "lost_answers": dict(self.answers.lost),
         }
+
+
+def _is_overtaken(caller: UserThread, header: Header) -> bool:
+    """Tell whether a message was sent before the one that bound its thread to another socket.
+
+    Messages of two sockets may pass each other: a request its caller has given up with the old
+    socket may come after the new one's word that it was given up. It must not be done then, and
+    not take the thread back to the old socket.
+    """
+    if header.kind == KIND_THREAD_EXIT:  # it has no number, and nothing follows it
+        return False
+    if header.kind == KIND_CANCEL_SYNCHRONOUS:  # it has that of the request it names
+        return header.request_id < caller.bound_by
+    return header.request_id <= caller.bound_by

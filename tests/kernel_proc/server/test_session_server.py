@@ -478,6 +478,57 @@ def test_an_exit_is_admitted_over_the_limit(client: Any, holder: Any):
     assert client.door.session.in_flight == 0
 
 
+def replaced_socket(client: Any, machine: Machine) -> tuple[Any, Any]:
+    """A function that sends by the thread's new socket, and its answers."""
+    answers = machine._outboxes.open(b"new socket")
+    return lambda frames: machine.server.receive(b"new socket", frames), answers
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_request_overtaken_by_its_own_cancelling_on_a_new_socket_is_never_done(
+    client: Any, machine: Machine, first: bool
+):
+    if not first:
+        client.open("noop")
+    event = client.call(KIND_CREATE_EVENT, thread=2)[0].file_handle
+    send_anew, answers = replaced_socket(client, machine)
+    thread = 3 if first else 1
+    wait = client.frames(KIND_WAIT, thread=thread, file_handle=event, information=WAIT_FOREVER)
+    number = parse_header(wait[0]).request_id
+    send_anew(client.frames(KIND_CANCEL_SYNCHRONOUS, thread=thread, request_id=number))
+    client.door.post(wait)  # on the old socket, too late
+    send_anew(client.frames(KIND_CLOSE, thread=thread, file_handle=event))
+    client.settle()
+    (answer,) = answers
+    assert parse_header(answer[0]).status == STATUS_SUCCESS
+    assert machine.server.dropped == {"overtaken by the thread's new socket": 1}
+
+
+def test_a_request_that_was_not_overtaken_is_cancelled_by_a_new_socket(
+    client: Any, machine: Machine
+):
+    event = client.call(KIND_CREATE_EVENT, thread=2)[0].file_handle
+    send_anew, answers = replaced_socket(client, machine)
+    wait = client.frames(KIND_WAIT, thread=3, file_handle=event, information=WAIT_FOREVER)
+    number = parse_header(wait[0]).request_id
+    client.door.post(wait)
+    client.settle()
+    send_anew(client.frames(KIND_CANCEL_SYNCHRONOUS, thread=3, request_id=number))
+    send_anew(client.frames(KIND_CLOSE, thread=3, file_handle=event))
+    client.settle()
+    statuses = [parse_header(answer[0]).status for answer in answers]
+    assert statuses == [STATUS_ALERTED, STATUS_SUCCESS]
+    assert machine.server.dropped == {}
+
+
+def test_a_thread_may_leave_by_a_new_socket(client: Any, machine: Machine):
+    client.open("noop")
+    send_anew, _ = replaced_socket(client, machine)
+    send_anew(client.frames(KIND_THREAD_EXIT, request_id=0))
+    client.settle()
+    assert client.door.session.threads == {}
+
+
 def test_a_thread_that_replaced_its_socket_is_answered_there(client: Any, machine: Machine):
     handle = client.open("noop")
     new = machine._outboxes.open(b"new socket")
