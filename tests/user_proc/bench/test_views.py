@@ -73,6 +73,11 @@ def document_of(settings: BenchSettings) -> dict[str, Any]:
     return load_strict(BenchRun(settings, open_round, NoProgress()).run().as_json())
 
 
+@pytest.fixture(autouse=True)
+def no_width_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     return document_of(full_run().with_stages())
