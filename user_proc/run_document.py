@@ -18,7 +18,7 @@ SCHEMA_VERSION: Final = 1
 STANDARD_OUTPUT: Final = "-"
 
 _PARTS: Final = ("schema", "kind", "provenance", "settings", "floors", "rows")
-_OPTIONAL_PARTS: Final = ("stages", "answers")
+_OPTIONAL_PARTS: Final = ("stages", "answers", "kernel")
 
 
 class DocumentError(ValueError):
@@ -29,8 +29,8 @@ class DocumentError(ValueError):
 class RunDocument:
     """What one run of a tool measured, and everything needed to judge it.
 
-    `stages` are times of the parts of a request, `answers` what the figures say in words; a tool
-    that has neither leaves them out.
+    `stages` are times of the parts of a request, `answers` what the figures say in words, `kernel`
+    what starting and keeping one costs; a tool that has none of them leaves them out.
     """
 
     kind: str
@@ -40,6 +40,7 @@ class RunDocument:
     rows: Sequence[Mapping[str, Any]]
     stages: Sequence[Mapping[str, Any]] | None = None
     answers: Sequence[Mapping[str, Any]] | None = None
+    kernel: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document as JSON values, parts in the documented order."""
@@ -54,6 +55,8 @@ class RunDocument:
         for name, members in (("stages", self.stages), ("answers", self.answers)):
             if members is not None:
                 parts[name] = [dict(member) for member in members]
+        if self.kernel is not None:
+            parts["kernel"] = dict(self.kernel)
         return parts
 
     def as_json(self) -> str:

@@ -181,9 +181,11 @@ def _issue(
         status = PREPARE[code & 3](process, request, irp, location)
     except RaisedStatus as fault:
         status = fault.status
-    if status or thread.terminating:
+    if status or thread.terminating or request.given_up:
         _undo(irp)
-        return status or STATUS_THREAD_IS_TERMINATING
+        if thread.terminating:
+            return status or STATUS_THREAD_IS_TERMINATING
+        return status or STATUS_CANCELLED
     if trace.enabled:
         trace.record(BUFFERS_READY, request.trace_id)
     # 9. To the driver.

@@ -20,6 +20,7 @@ class DeviceControlRequest:
     `on_written` is called on an overlapped file when the result is there and before others are
     told of it, by event, packet or APC: always when the service has returned, else only where
     another thread can be told.
+    A request that is `given_up` before it has an IRP does not get as far as the driver.
     `iosb_written` tells whether NT would have written the block; otherwise only the value
     returned by the service tells what happened.
     """
@@ -30,6 +31,7 @@ class DeviceControlRequest:
         "copy_fault",
         "event_handle",
         "finished",
+        "given_up",
         "handle",
         "information",
         "input",
@@ -86,6 +88,7 @@ class DeviceControlRequest:
         self.copy_fault = 0
         self.finished = True
         self.returned = False
+        self.given_up = False
 
     def reset(self) -> None:
         """Forget a finished request's payload and result; the object can be filled again."""
@@ -96,6 +99,7 @@ class DeviceControlRequest:
         self.output = None
         self.copy_fault = 0
         self.returned = False
+        self.given_up = False
 
     def __repr__(self) -> str:
         state = status_name(self.iosb_status) if self.iosb_written else "IOSB untouched"

@@ -106,7 +106,7 @@ def device_control(door: Door, caller: UserThread, request: Request, payload: by
         _,
     ) = request
     call.request_id = call.trace_id = request_id
-    call.iosb_written = call.returned = call.sent = False
+    call.iosb_written = call.returned = call.sent = call.given_up = False
     call.iosb_status = call.information = call.copy_fault = 0
     call.input = payload if flags & FLAG_INPUT_INLINE else None
     call.output_inline = flags & FLAG_OUTPUT_INLINE != 0

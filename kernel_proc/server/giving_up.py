@@ -42,7 +42,8 @@ def _cancel(caller: UserThread, active: DeviceControlRequest) -> None:
         if irp.request is active:
             cancel_irp(irp)
             return
-    # No IRP yet: it may stand at the lock of a synchronous file.
+    # No IRP yet: it waits for memory of its process, or at the lock of a synchronous file.
+    active.given_up = True
     assert kthread.process is not None
     file = kthread.process.handle_table.entries.get(active.handle, (None, 0))[0]
     if isinstance(file, FileObject):

@@ -28,7 +28,8 @@ class BenchSettings:
     two blocks cools the caches down.
 
     `time_limit_ns` bounds all blocks together: a slow machine gets fewer operations in a
-    block, and each row says how many it had.
+    block, and each row says how many it had. `kernel_starts` and `idle_ns` are for what a kernel
+    costs without requests.
     """
 
     mode: str
@@ -44,6 +45,8 @@ class BenchSettings:
     user_cpu: int | None = None
     rate_per_s: float | None = None
     stage_rows: tuple[RowSpec, ...] = ()
+    kernel_starts: int = 3
+    idle_ns: int = 1 * _SECOND
 
     @property
     def blocks(self) -> int:
@@ -99,6 +102,8 @@ def full_run() -> BenchSettings:
         warmup_operations=200,
         block_warmup_operations=10,
         time_limit_ns=240 * _SECOND,
+        kernel_starts=10,
+        idle_ns=30 * _SECOND,
         rows=plan_rows(),
         floors=extra_floors(),
     )
@@ -113,7 +118,7 @@ def quick_run() -> BenchSettings:
         operations_per_block=72,
         warmup_operations=30,
         block_warmup_operations=5,
-        time_limit_ns=17 * _SECOND,
+        time_limit_ns=16 * _SECOND,
         rows=plan_rows(),
         floors=extra_floors(),
     )
@@ -130,6 +135,8 @@ def tiny_run() -> BenchSettings:
         warmup_operations=3,
         block_warmup_operations=1,
         time_limit_ns=5 * _SECOND,
+        kernel_starts=1,
+        idle_ns=_SECOND // 20,
         rows=(
             replace(BASE, completion="inline"),
             replace(BASE, processes=2),

@@ -58,8 +58,8 @@ class Round:
         workers = self._workers[verifier]
         if verifier not in self._kernels:
             self._kernels[verifier] = self._stack.enter_context(
-                _own_kernel(self._settings, verifier)
-            )
+                own_kernel(self._settings, verifier)
+            ).name
         missing = processes - len(workers)
         if missing > 0:
             workers += self._start_workers(self._kernels[verifier], missing)
@@ -91,7 +91,7 @@ def open_round(settings: BenchSettings) -> Iterator[Round]:
 
 
 @contextlib.contextmanager
-def _own_kernel(settings: BenchSettings, verifier: bool) -> Iterator[str]:
+def own_kernel(settings: BenchSettings, verifier: bool = False) -> Iterator[StartedKernel]:
     """Start a kernel under a name nobody else uses."""
     name = f"bench-{os.getpid()}-{next(_numbers)}"
     kernel = start_kernel(name, settings={"verifier": verifier})
@@ -101,7 +101,7 @@ def _own_kernel(settings: BenchSettings, verifier: bool) -> Iterator[str]:
             try:
                 if settings.kernel_cpu is not None:
                     pin_process(kernel.pid, settings.kernel_cpu)
-                yield name
+                yield kernel
             except SofthcaError as error:
                 if kernel.running:
                     raise

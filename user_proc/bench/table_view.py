@@ -201,6 +201,21 @@ def _schedule_lines(rows: list[Mapping[str, Any]]) -> Iterator[Text]:
         )
 
 
+def _kernel_lines(life: Mapping[str, Any] | None) -> Iterator[Text]:
+    if life is None:
+        return
+    yield Text("")
+    yield Text("a kernel without requests", style="bold")
+    yield Text(
+        f"  start to ready {life['start_ms']:.0f} ms, connect and open a device "
+        f"{life['connect_and_open_ms']:.1f} ms (medians of {life['starts']})"
+    )
+    yield Text(
+        f"  idle with {life['idle_sessions']} sessions for {life['idle_s']:.0f} s: "
+        f"{life['idle_cpu_percent']:.3f} % of a core"
+    )
+
+
 def render(document: Mapping[str, Any], width: int) -> RenderableType:
     """Return the whole view of a run document for so many columns."""
     return Group(
@@ -210,6 +225,7 @@ def render(document: Mapping[str, Any], width: int) -> RenderableType:
         *_row_lines(list(document["rows"]), width < _NARROW),
         *_schedule_lines(list(document["rows"])),
         *_floor_lines(list(document["floors"])),
+        *_kernel_lines(document.get("kernel")),
         *stage_lines(document.get("stages", [])),
         *_answer_lines(document.get("answers", [])),
     )

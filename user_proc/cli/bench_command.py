@@ -5,6 +5,7 @@ Rules: imported with the command line, so it imports nothing of weight before it
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -125,11 +126,13 @@ def _check_destinations(json_file: str | None, csv_file: str | None) -> None:
 
 def _measure(settings: "BenchSettings", show_progress: bool) -> "RunDocument":
     from user_proc.bench.bench_run import BenchRun
+    from user_proc.bench.kernel_life import measure_kernel_life
     from user_proc.bench.own_kernel import open_round
     from user_proc.bench.progress_view import make_progress
 
     with make_progress(show_progress) as progress:
-        return BenchRun(settings, open_round, progress).run()
+        life = measure_kernel_life(settings)
+        return replace(BenchRun(settings, open_round, progress).run(), kernel=life)
 
 
 def _publish(document: "RunDocument", json_file: str | None, csv_file: str | None) -> None:

@@ -225,7 +225,8 @@ class ThreadPort:
         return not (self._in_call and self.owner == threading.get_ident())
 
     def __del__(self) -> None:
-        if os.getpid() != self._pid or self._closed:
+        # Without the attribute its making was interrupted.
+        if getattr(self, "_closed", True) or os.getpid() != self._pid:
             return
         # Best effort: the end of the session ends its threads too.
         with contextlib.suppress(zmq.ZMQError, SofthcaError):
