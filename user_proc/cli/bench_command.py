@@ -131,8 +131,8 @@ def _measure(settings: "BenchSettings", show_progress: bool) -> "RunDocument":
     from user_proc.bench.progress_view import make_progress
 
     with make_progress(show_progress) as progress:
-        life = measure_kernel_life(settings)
-        return replace(BenchRun(settings, open_round, progress).run(), kernel=life)
+        document = BenchRun(settings, open_round, progress).run()
+        return replace(document, kernel=measure_kernel_life(settings))
 
 
 def _publish(document: "RunDocument", json_file: str | None, csv_file: str | None) -> None:

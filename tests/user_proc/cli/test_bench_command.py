@@ -1,5 +1,6 @@
 """`softhca bench` as a user runs it: output, files, wrong usage, and its end at any moment."""
 
+import contextlib
 import csv
 import io
 import os
@@ -30,12 +31,11 @@ def leftovers() -> list[Path]:
 
 
 def children_of(pid: int) -> list[int]:
-    """The kernel and the user process of a running benchmark."""
-    return [
-        int(number)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for number in (task / "children").read_text().split()
-    ]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def wait_for_children(pid: int, count: int) -> list[int]:
