@@ -87,12 +87,11 @@ def test_the_setter_never_waits_for_an_interrupted_waiter():
         event.set()
         try:
             signal.setitimer(signal.ITIMER_REAL, 5e-6 * (1 + number % 12))
-            while signal.getitimer(signal.ITIMER_REAL)[0]:
+            while True:  # the handler raises, if late, in here
                 flag.wait(SECONDS)
-            flag.wait(SECONDS)
         except Interruption:
             interrupted += 1
         assert flag.wait(SECONDS)
     setter.join(SECONDS)
     assert not setter.is_alive()
-    assert interrupted > 100
+    assert interrupted == len(flags)
