@@ -8,6 +8,7 @@ although a session could not be run down, or a driver not be unloaded, in time.
 Rules: signal handlers do nothing; the number arrives on a pipe that the dispatcher reads.
 """
 
+import contextlib
 import gc
 import os
 import signal
@@ -200,11 +201,15 @@ def _watch_processor(machine: "Machine", lock: "InstanceLock", log: "KernelLog")
 
 def _report(stop: "BugCheck", log_path: str | None, log: "KernelLog") -> None:
     """Write a bug check for people to stderr, and as JSON to the log and beside it."""
-    print(stop.text(), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        print(stop.text(), file=sys.stderr, flush=True)
     document = stop.to_json()
     log.trouble(f"bug check: {document}")
     if log_path is not None:
-        Path(log_path + ".bugcheck.json").write_text(document + "\n", encoding="utf-8")
+        try:
+            Path(log_path + ".bugcheck.json").write_text(document + "\n", encoding="utf-8")
+        except OSError as error:  # the log has it
+            log.trouble(f"bug check not written beside the log: {error}")
 
 
 if __name__ == "__main__":

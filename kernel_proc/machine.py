@@ -6,6 +6,7 @@ stop. In process it has no sockets: sessions are handed out by `connect_in_proce
 Rules: dispatcher's OS thread only.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -207,6 +208,8 @@ class Machine:
             temporary.write_text(json.dumps(self.inspect()) + "\n", encoding="utf-8")
             temporary.rename(path)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             self.log(f"state not written: {error}")
         else:
             self.log(f"state written to {path}")

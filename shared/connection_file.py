@@ -107,9 +107,13 @@ def write_record(paths: InstancePaths, record: ConnectionRecord) -> None:
     """Publish the record in one step: readers see all of it or nothing."""
     temporary = paths.folder / f"connection.{os.getpid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump(asdict(record), file)
-    temporary.rename(paths.connection_file)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(record), file)
+        temporary.rename(paths.connection_file)
+    except BaseException:  # a full disk
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def remove_record(paths: InstancePaths) -> None:

@@ -9,6 +9,7 @@ Rules: <= APC_LEVEL, in the caller's thread, which may wait for its private memo
 Spec: WDK, Buffer Descriptions for I/O Control Codes; Using Neither Buffered Nor Direct I/O.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 from zlib import crc32
 
@@ -83,10 +84,25 @@ def touch_neither(irp: Irp, location: IoStackLocation) -> int:
     if view is None or (target is None and has_result):
         _touch_pieces(irp, space, source, length, information if has_result else 0)
         return STATUS_SUCCESS
-    crc32(view)
-    if target is not None:
-        target[:] = view[:information]
+    if length <= _PIECE:
+        crc32(view)
+        if target is not None:
+            target[:] = view[:information]
+        return STATUS_SUCCESS
+    for offset, size in _pieces(irp, length):
+        crc32(view[offset : offset + size])
+        if target is not None:
+            part = view[offset : min(offset + size, information)]
+            target[offset : offset + len(part)] = part
     return STATUS_SUCCESS
+
+
+def _pieces(irp: Irp, length: int) -> Iterator[tuple[int, int]]:
+    """Cut a payload of any length, and let other threads run between two pieces."""
+    for offset in range(0, length, _PIECE):
+        if offset:
+            irp.processor.dispatcher.yield_execution()
+        yield offset, min(_PIECE, length - offset)
 
 
 def _address_space(irp: Irp) -> AddressSpace:
@@ -104,9 +120,9 @@ def _touch_pieces(
     """Do the same by copies, in pieces: a user's private memory may be larger than the kernel's."""
     count = irp.io.copy_counters.count
     checksum = 0
-    for offset in range(0, length, _PIECE):
-        data = space.read(source + offset, min(_PIECE, length - offset))
-        count(len(data))
+    for offset, size in _pieces(irp, length):
+        data = space.read(source + offset, size)
+        count(size)
         checksum = crc32(data, checksum)
         if offset < result_length:
             result = memoryview(data)[: result_length - offset]
@@ -123,11 +139,12 @@ def touch_in_direct(irp: Irp, location: IoStackLocation) -> int:
     large = location.output_buffer_length
     if large:
         mapping = map_locked_pages(irp.mdl_address)
-        pages = mapping.view
-        if pages is None:  # private memory is copied to be read
-            pages = memoryview(mapping.read(0, large))
-            irp.io.copy_counters.count(large)
-        crc32(pages)
+        for offset, size in _pieces(irp, large):
+            if mapping.view is None:  # private memory is copied to be read
+                crc32(mapping.read(offset, size))
+                irp.io.copy_counters.count(size)
+            else:
+                crc32(mapping.view[offset : offset + size])
     return STATUS_SUCCESS
 
 
@@ -144,8 +161,8 @@ def touch_out_direct(irp: Irp, location: IoStackLocation) -> int:
     if length:
         mapping.write(0, source[:information])
     else:
-        for offset in range(0, information, _PIECE):
-            mapping.write(offset, _FILLED[: information - offset])
+        for offset, size in _pieces(irp, information):
+            mapping.write(offset, _FILLED[:size])
     if mapping.view is None:
         irp.io.copy_counters.count(information)
     return STATUS_SUCCESS

@@ -23,6 +23,7 @@ from shared.ioctl_codes import METHOD_BUFFERED, METHOD_NEITHER
 from shared.nt_status import (
     STATUS_ACCESS_DENIED,
     STATUS_CANCELLED,
+    STATUS_INSUFFICIENT_RESOURCES,
     STATUS_INVALID_HANDLE,
     STATUS_INVALID_PARAMETER,
     STATUS_OBJECT_TYPE_MISMATCH,
@@ -181,6 +182,8 @@ def _issue(
         status = PREPARE[code & 3](process, request, irp, location)
     except RaisedStatus as fault:
         status = fault.status
+    except MemoryError:
+        status = STATUS_INSUFFICIENT_RESOURCES
     if status or thread.terminating or request.given_up:
         _undo(irp)
         if thread.terminating:

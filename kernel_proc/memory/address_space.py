@@ -22,6 +22,7 @@ from shared.nt_status import (
     STATUS_ACCESS_VIOLATION,
     STATUS_CONFLICTING_ADDRESSES,
     STATUS_DATATYPE_MISALIGNMENT,
+    STATUS_INSUFFICIENT_RESOURCES,
     STATUS_INVALID_PARAMETER,
     STATUS_PROCESS_IS_TERMINATING,
     STATUS_SUCCESS,
@@ -128,6 +129,13 @@ class AddressSpace:
             self._wrong_irql(address, False)
         if length == 0:
             return b""
+        try:
+            return self._read(address, length)
+        except MemoryError as error:
+            reason = f"no memory for a copy of {length} bytes"
+            raise RaisedStatus(STATUS_INSUFFICIENT_RESOURCES, reason) from error
+
+    def _read(self, address: int, length: int) -> bytes:
         arena = self.arena_at(address, length)
         if arena is not None:
             start = address - arena.base

@@ -54,14 +54,23 @@ class InstanceLock:
                 _remove_stale_socket(path)
             self._write_pid()
         except BaseException as error:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            self._give_up()
             if isinstance(error, OSError):
-                where = error.filename or self.paths.lock
-                raise RuntimeFolderError(
-                    f"{where} is in the way ({error.strerror}): remove it"
-                ) from error
+                what = (
+                    f"{error.filename} is in the way ({error.strerror}): remove it"
+                    if error.filename
+                    else f"cannot write {self.paths.lock}: {error.strerror}"
+                )
+                raise RuntimeFolderError(what) from error
             raise
+
+    def _give_up(self) -> None:
+        # Whatever is in the way stays, and then the folder does.
+        with contextlib.suppress(OSError):
+            self.paths.lock.unlink()
+            self.paths.folder.rmdir()
+        os.close(self._descriptor)
+        self._descriptor = -1
 
     def release(self, with_log: bool = False) -> None:
         """Remove every file of the instance, the folder too if nothing else is in it.

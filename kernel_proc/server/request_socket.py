@@ -27,8 +27,9 @@ from shared.envelope import HEADER, MAX_PAYLOAD
 #: Messages taken in one go; more would keep other sources, and the threads, waiting.
 BURST: Final = 16
 
-#: Answers a calling thread may leave unread: one is due, the others come late (Ctrl-C).
-THREAD_ANSWERS: Final = 32
+#: Answers a calling thread may leave unread: one is due, the others come late (Ctrl-C). A raw
+#: client that keeps as many requests under way as half of this loses no answer.
+THREAD_ANSWERS: Final = 48
 #: Requests of a calling thread that libzmq takes before the kernel does.
 THREAD_REQUESTS: Final = 8
 

@@ -353,6 +353,17 @@ def test_a_bug_check_stops_the_kernel_with_a_report(kernel: Any, run: Callable[[
     assert not kernel.paths.folder.exists()
 
 
+def test_a_bug_check_that_cannot_be_written_beside_the_log_is_in_the_log(kernel: Any):
+    beside = Path(f"{kernel.log_path}.bugcheck.json")
+    beside.mkdir()
+    with UserProcess.connect(kernel.name) as process, process.open_device("holder") as device:
+        with pytest.raises(KernelDied):
+            device.device_io_control(BREAK)
+        assert kernel.end() == 3
+    assert "the driver is broken" in kernel.log
+    assert f"Is a directory: '{beside}'" in kernel.log
+
+
 def test_a_dpc_that_never_ends_is_a_bug_check(kernel: Any):
     with UserProcess.connect(kernel.name) as process, process.open_device("holder") as device:
         with pytest.raises(KernelDied):

@@ -221,6 +221,34 @@ def test_unknown_to_an_older_kernel_are_the_later_members(base: Path):
     assert cf.read_record(paths) == replace(record, version="", verifier=False, log="")
 
 
+@pytest.mark.parametrize("what", ["pipe", "folder", "device", "link to nothing"])
+def test_what_is_no_file_keeps_nobody_waiting(base: Path, what: str):
+    paths = cf.instance_paths("one")
+    cf.prepare_folder(paths)
+    if what == "pipe":
+        os.mkfifo(paths.connection_file)
+    elif what == "folder":
+        paths.connection_file.mkdir()
+    else:
+        target = "/dev/zero" if what == "device" else "/nonexistent"
+        paths.connection_file.symlink_to(target)
+    if what == "link to nothing":
+        assert cf.read_record(paths) is None
+        return
+    with pytest.raises(cf.RuntimeFolderError, match="it is no ordinary file"):
+        cf.read_record(paths)
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 31, 10**30])
+def test_a_record_that_names_no_process_is_none(base: Path, pid: int):
+    paths = cf.instance_paths("one")
+    cf.prepare_folder(paths)
+    record = cf.own_record("one", 1, "9.9", True, "/x/log")
+    cf.write_record(paths, replace(record, pid=pid))
+    with pytest.raises(cf.RuntimeFolderError, match="is not a connection file"):
+        cf.read_record(paths)
+
+
 needs_other_user = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 
 

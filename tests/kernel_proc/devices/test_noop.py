@@ -5,6 +5,8 @@ import itertools
 import pytest
 
 from kernel_proc.channel_interface.direct_calls import IOCTL_INTERNAL_QUERY_DIRECT_CALLS
+from kernel_proc.io_manager.device_control import DeviceControlRequest, device_io_control_file
+from kernel_proc.scheduling.kthread import create_system_thread
 from kernel_proc.scheduling.raised_status import RaisedStatus
 from shared.ioctl_codes import (
     COMPLETION_DEVICE,
@@ -171,6 +173,52 @@ def test_filling_reaches_beyond_a_mebibyte(box: UserBox):
     assert box.control(by_address(handle, code, None, target)) == STATUS_SUCCESS
     assert target.content == bytes([NOOP_FILL]) * length
     box.close(handle)
+
+
+@pytest.mark.parametrize("memory", ["arena", "private"])
+@pytest.mark.parametrize("method", [METHOD_IN_DIRECT, METHOD_OUT_DIRECT, METHOD_NEITHER])
+def test_a_long_payload_keeps_nobody_waiting_and_is_never_held_whole(
+    box: UserBox, monkeypatch: pytest.MonkeyPatch, method: int, memory: str
+):
+    monkeypatch.setattr("kernel_proc.devices.noop_payload._PIECE", 1000)
+    monkeypatch.setattr("kernel_proc.devices.noop_payload._FILLED", bytes(1000))
+    length = 5500
+    data = bytes(range(250)) * 22
+    source, target = box.buffer(memory, length), box.buffer(memory, length)
+    source.fill(data)
+    largest: list[int] = []
+    read = box.space.read_in_any_context
+
+    def watched(address: int, size: int) -> bytes:
+        largest.append(size)
+        return read(address, size)
+
+    monkeypatch.setattr(box.space, "read_in_any_context", watched)
+    handle = box.open()
+    large = source if method == METHOD_IN_DIRECT else target
+    request = DeviceControlRequest(
+        handle,
+        noop_code(method, COMPLETION_INLINE),
+        input_address=source.address if method == METHOD_NEITHER else 0,
+        input_length=length if method == METHOD_NEITHER else 0,
+        output_address=large.address,
+        output_length=length,
+    )
+    other_turns: list[int] = []
+
+    def other() -> None:
+        while not call.done:
+            other_turns.append(1)
+            box.processor.dispatcher.yield_execution()
+
+    call = box.begin(device_io_control_file, request)
+    create_system_thread(box.processor, other)
+    box.processor.run_until(lambda: call.done)
+    assert call.value == STATUS_SUCCESS
+    assert len(other_turns) >= 5
+    assert all(size <= 1000 for size in largest)
+    if method == METHOD_NEITHER:
+        assert target.content == data
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)

@@ -79,7 +79,8 @@ def is_let_in(connection: socket.socket) -> bool:
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
+def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+    monkeypatch.setattr(connection_gate, "_LOOK_MS", 50)
     folder = Path(tempfile.mkdtemp(prefix="shg-"))
     door = Door(folder)
     yield door

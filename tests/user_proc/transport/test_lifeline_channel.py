@@ -4,6 +4,7 @@ import os
 import socket
 import stat
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from shared import connection_file as cf
+from shared.envelope import VERSION
 from shared.message_codec import encode
 from shared.messages import (
     AllocateArena,
@@ -21,7 +23,11 @@ from shared.messages import (
     Hello,
     Refused,
 )
-from shared.nt_status import STATUS_QUOTA_EXCEEDED, STATUS_TOO_MANY_SESSIONS
+from shared.nt_status import (
+    STATUS_INSUFFICIENT_RESOURCES,
+    STATUS_QUOTA_EXCEEDED,
+    STATUS_TOO_MANY_SESSIONS,
+)
 from user_proc.errors import (
     ConnectionClosed,
     ForkedProcess,
@@ -209,6 +215,54 @@ def test_end_of_the_session(fake: Any, lifeline: Any):
     with pytest.raises(KernelDied):
         lifeline.watch.look()
     lifeline.free_arena(1)  # it went with the session
+
+
+def test_to_the_end_means_until_the_kernel_has_hung_up(fake: Any, lifeline: Any):
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(lifeline.close, to_the_end=True)
+        assert closing.result(timeout=5) is True  # the fake hangs up at the empty packet
+    assert lifeline._socket.fileno() < 0
+
+
+def test_a_kernel_that_does_not_hang_up_is_not_known_to_be_done(
+    fake: Any, lifeline: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lifeline_channel, "_END_SECONDS", 0.05)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        theirs.shutdown(socket.SHUT_WR)  # it ends the session, but has not run it down
+        monkeypatch.setattr(lifeline, "_socket", ours)
+        monkeypatch.setattr(lifeline.watch, "_lifeline", ours)
+        assert lifeline.close(to_the_end=True) is False
+
+
+@pytest.mark.parametrize("hello_is_read", [False, True])
+def test_who_is_refused_unheard_is_told_why(hello_is_read: bool):
+    refused = Refused(STATUS_INSUFFICIENT_RESOURCES, "too many of you")
+    paths = cf.instance_paths(f"busy-{uuid.uuid4().hex[:8]}")
+    cf.prepare_folder(paths)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(paths.lifeline))
+        listener.listen()
+        cf.write_record(paths, cf.own_record(paths.name, VERSION))
+        for early in (False, True):
+
+            def refuse(early: bool = early) -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    if not early:
+                        connection.recv(1 << 16, socket.MSG_PEEK)  # it is here, but not taken
+                        if hello_is_read:
+                            connection.recv(1 << 16)
+                    connection.send(encode(refused))
+
+            thread = threading.Thread(target=refuse)
+            thread.start()
+            memory = open_own_memory()
+            with pytest.raises(KernelRefused, match="too many of you"):
+                LifelineChannel(paths, memory)
+            memory.close()
+            thread.join(5)
 
 
 def test_close_ends_a_wait_in_another_thread(fake: Any, lifeline: Any):

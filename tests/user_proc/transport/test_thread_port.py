@@ -1,5 +1,6 @@
 """One thread's requests: answered, interrupted at every point, refused, ended from elsewhere."""
 
+import gc
 import signal
 import threading
 import weakref
@@ -26,7 +27,7 @@ from user_proc.errors import (
     ProtocolError,
     SofthcaError,
 )
-from user_proc.transport import thread_port
+from user_proc.transport import kernel_channel, thread_port
 
 
 class Interrupt(Exception):
@@ -281,6 +282,108 @@ def test_close_ends_a_wait_in_another_thread(fake: Any, channel: Any):
             with pytest.raises(ConnectionClosed):
                 wait.result(timeout=5)
     channel.close()
+
+
+def test_close_does_not_wait_for_a_thread_whose_call_has_ended_meanwhile(
+    fake: Any, channel: Any, helper: Any
+):
+    answered, stay = threading.Event(), threading.Event()
+
+    def call_and_do_something_else() -> int:
+        answer, _ = channel.port().call(KIND_CLOSE, 0, 3)
+        answered.set()
+        stay.wait(20)
+        return answer[6]
+
+    caller = helper.submit(call_and_do_something_else)
+    request = fake.next_request()
+    (port,) = channel._ports
+    # What close does first; the answer comes before the context is ended.
+    channel.closed = True
+    port.close()
+    fake.reply(request, status=5)
+    assert answered.wait(5)
+    channel.closed = False
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(channel.close).result(timeout=5)
+    stay.set()
+    assert caller.result() == 5
+
+
+@pytest.mark.parametrize("how", ["closed", "killed", "broken off"])
+def test_a_port_goes_with_its_thread_whatever_has_become_of_it(fake: Any, channel: Any, how: str):
+    ports: list[weakref.ref[Any]] = []
+
+    def use() -> None:
+        port = channel.port()
+        ports.append(weakref.ref(port))
+        if how == "closed":
+            port.close()
+        elif how == "killed":
+            port._break_off(KernelDied("fake"), 0, None, True)
+        else:
+            port._break_off(ProtocolError("nonsense"), 0, None, True)
+
+    gc.disable()
+    try:
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(5)
+        assert ports[0]() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("end", ["close", "the kernel's death", "the thread's end"])
+def test_what_the_kernel_may_still_write_to_is_held_until_it_is_done(
+    fake: Any, channel: Any, helper: Any, end: str
+):
+    memory = Memory()
+    kept = weakref.ref(memory)
+
+    def call(keep: Any) -> None:
+        with pytest.raises((ConnectionClosed, KernelDied, Interrupt)):
+            channel.port().call(KIND_DEVICE_CONTROL, 0, 3, keep=keep)
+
+    if end == "the thread's end":
+
+        def interrupted() -> Any:
+            fake.next_request()
+            raise Interrupt
+
+        channel.port()._recv = interrupted
+        call(memory)
+        del channel._local.port
+    else:
+        thread = threading.Thread(target=call, args=(memory,))
+        thread.start()
+        fake.next_request()
+        if end == "close":
+            channel.close()
+        else:
+            fake.hang_up()
+        thread.join(5)
+        del thread
+    del memory
+    assert kept() is not None
+    assert channel.holds_memory
+    channel.let_go(kernel_is_done=True)
+    assert kept() is None
+
+
+def test_what_nobody_can_tell_of_is_held_for_ever(channel: Any, monkeypatch: pytest.MonkeyPatch):
+    for_ever: list[object] = []
+    monkeypatch.setattr(kernel_channel, "_never_let_go", for_ever)
+    memory = Memory()
+    channel.hold(memory, None)
+    channel.let_go(kernel_is_done=False)
+    assert for_ever == [memory]
+    channel.hold(memory)  # later calls were refused before they were sent
+    assert not channel.holds_memory
+
+
+class Memory:
+    """A buffer, as far as a channel is concerned."""
 
 
 def test_close_by_a_signal_handler_inside_a_call(fake: Any, channel: Any, helper: Any):
