@@ -140,21 +140,32 @@ def _everybody_knows(
 def _serve(
     options: "StartOptions", starter: Starter, lock: "InstanceLock", log: "KernelLog"
 ) -> int:
+    from kernel_proc.driver.hca_child import spawn_hca
+
+    settings = options.settings
+    try:
+        # Before all that takes long to import, so that it comes up meanwhile.
+        child = spawn_hca() if settings.hca else None
+    except OSError as error:
+        return starter.fail(f"cannot start the HCA: {error.strerror}", NOT_STARTED)
+
+    from kernel_proc.hca_host import HcaNotStarted
     from kernel_proc.io_manager.driver_image import DriverLoadFailed
     from kernel_proc.machine import Machine
     from kernel_proc.scheduling.bugcheck import BugCheck
     from shared.runtime_folder import RuntimeFolderError
 
-    settings = options.settings
     try:
-        machine = Machine(settings, log=log)
+        machine = Machine(settings, log=log, hca_child=child)
     except Exception as error:
+        if child is not None:
+            child.end()
         return starter.fail(f"cannot start: {error}", NOT_STARTED)
     try:
         try:
             machine.open(lock)
             _watch_outside(machine, options.owner_fd)
-        except (RuntimeFolderError, DriverLoadFailed) as error:
+        except (RuntimeFolderError, DriverLoadFailed, HcaNotStarted) as error:
             return starter.fail(str(error), NOT_STARTED)
         except OSError as error:
             return starter.fail(f"cannot start: {error}", NOT_STARTED)

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from kernel_proc.clients import benchmark_client
 from kernel_proc.devices import noop
+from kernel_proc.driver.hca_child import HcaChild
+from kernel_proc.hca_host import HcaHost
 from kernel_proc.io_manager.driver_loader import DriverLoader
 from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.scheduling.kernel_clock import RealClock, VirtualClock
@@ -44,16 +46,22 @@ from shared.nt_status import STATUS_SUCCESS
 from shared.version import softhca_version
 
 _NS_PER_MS: Final = 1_000_000
+_HCA_LIMIT_NS: Final = 10_000 * _NS_PER_MS  # for an HCA to come up
 
 
 class Machine:
-    """The whole kernel process, or the same without processes."""
+    """The whole kernel process, or the same without processes.
+
+    `hca` is the host side of the HCA, None when the settings want none. `hca_child` is the HCA's
+    process if it was started beforehand.
+    """
 
     def __init__(
         self,
         settings: KernelSettings | None = None,
         in_process: bool = False,
         log: KernelLog | None = None,
+        hca_child: HcaChild | None = None,
     ) -> None:
         self.settings = settings = settings or KernelSettings()
         self.in_process = in_process
@@ -66,6 +74,12 @@ class Machine:
         )
         self.io = IoManager(self.processor)
         self.log: Callable[[str], object] = log.line if log is not None else lambda text: None
+        self._kernel_log = log
+        self.hca = (
+            HcaHost(self.io, settings, self._make_lane("kernel memory"), hca_child)
+            if settings.hca
+            else None
+        )
         self.stop_reason = ""
         self.stopped_clean = True
         self._outboxes = Outboxes()
@@ -86,6 +100,7 @@ class Machine:
             self._make_lane,
             self.log,
             self._plan.arenas,
+            self.hca.bus if self.hca is not None else None,
         )
         self._lifelines: LifelineListener | None = None
         self._lock: InstanceLock | None = None
@@ -98,15 +113,26 @@ class Machine:
             return InlineLane(self.processor)
         return OsLane(self.processor, name)
 
+    def start_hca(self) -> None:
+        """Bring the HCA up, if the settings want one; runs the processor meanwhile.
+
+        HcaNotStarted says why not. Across processes `open` does it.
+        """
+        if self.hca is not None:
+            trouble = self._kernel_log.trouble if self._kernel_log is not None else self.log
+            self.hca.start(self.log, trouble, _HCA_LIMIT_NS, in_process=self.in_process)
+            self.rundown.doorbells = self.hca.doorbells
+
     # Across processes
 
     def open(self, lock: InstanceLock) -> None:
         """Become the kernel of the name whose lock is held: load drivers, listen, publish.
 
-        DriverLoadFailed says why not.
+        DriverLoadFailed and HcaNotStarted say why not.
         """
         assert self._requests is not None
         self._lock = lock
+        self.start_hca()
         self.drivers.load_all(self.settings.driver)
         requests = self._requests
         requests.receive = self.server.receive
@@ -171,6 +197,9 @@ class Machine:
         status = self.rundown.none_left.wait(limit_ns)
         if status == STATUS_SUCCESS:
             self.stopped_clean = self.drivers.unload_all(limit_ns)
+            if self.hca is not None and not self.hca.stop(limit_ns):
+                self.stopped_clean = False
+                self.log("stopping although the HCA's driver has not unloaded in time")
         else:
             self.stopped_clean = False
             left = ", ".join(str(session) for session in self.sessions)
@@ -187,6 +216,8 @@ class Machine:
         if self._requests is not None:
             self.processor.remove_source(self._requests.socket)
             self._requests.close()
+        if self.hca is not None:
+            self.hca.close()
         self.processor.dispatcher.idle.close()
 
     # In process
@@ -221,6 +252,7 @@ class Machine:
             "io_manager": self.io.inspect(),
             "drivers": self.drivers.inspect(),
             "server": self.server.inspect(),
+            "hca": self.hca.inspect() if self.hca is not None else {},
             "sessions_opened": self.reception.opened,
             "sessions_run_down": self.rundown.completed,
             "arena_total": self.reception.arena_total.inspect(),

@@ -16,6 +16,9 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
 
+COMMAND_MODES: Final = ("event", "polling")
+
+
 class SettingsError(ValueError):
     """A setting is unknown or its value cannot be used; the text is one sentence."""
 
@@ -32,9 +35,18 @@ class KernelSettings:
     log: str | None = None
     driver: tuple[str, ...] = ()
 
+    hca: bool = True
+    latency_model: str = "none"
+    latency_factor: float = 1.0
+    command_mode: str = "event"
+    fragmentation: int = 0
+    max_qp_rd_atom: int = 4
+    hca_spin_us: int = 50
+
     arena_bytes_per_process: int = 256 * MIB
     arena_bytes_total: int = 1 * GIB
     pool_bytes_per_process: int = 16 * MIB
+    kernel_memory_bytes: int = 512 * MIB
 
     max_sessions: int = 256
     max_threads_per_session: int = 64
@@ -54,9 +66,19 @@ class KernelSettings:
             value = getattr(self, name)
             if not least <= value <= most:
                 raise SettingsError(f"{name} must lie between {least} and {most}, not {value}")
+        if self.command_mode not in COMMAND_MODES:
+            modes = " or ".join(COMMAND_MODES)
+            raise SettingsError(f"command_mode must be {modes}, not {self.command_mode!r}")
+        if self.max_qp_rd_atom & (self.max_qp_rd_atom - 1):
+            raise SettingsError(f"max_qp_rd_atom is a power of two, not {self.max_qp_rd_atom}")
 
 
-_RANGES: Final[dict[str, tuple[int, int]]] = {
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "latency_factor": (0.0, 1000.0),
+    "fragmentation": (0, 1 << 28),
+    "max_qp_rd_atom": (1, 128),
+    "hca_spin_us": (0, 1_000_000),
+    "kernel_memory_bytes": (64 * MIB, 1 << 40),
     "arena_bytes_per_process": (0, 1 << 40),
     "arena_bytes_total": (0, 1 << 42),
     "pool_bytes_per_process": (64 * KIB, 1 << 40),
@@ -77,9 +99,17 @@ _HELP: Final[dict[str, str]] = {
     "seed": "in verifier mode, switch between equal threads as this seed decides",
     "log": "file to append the log to (default: standard error)",
     "driver": "a driver to load, MODULE:ENTRY or FILE.py:ENTRY; may be given again",
+    "hca": "run an HCA, in a process of its own",
+    "latency_model": "time of HCA commands: none, plausible, prm-ceiling, or a TOML file",
+    "latency_factor": "multiply the times of the latency model",
+    "command_mode": "how the driver learns that a command is done: event or polling",
+    "fragmentation": "longest run of page frames; 0: frames are not fragmented",
+    "max_qp_rd_atom": "RDMA reads and atomics a QP may have outstanding",
+    "hca_spin_us": "time an idle HCA looks for work before it sleeps",
     "arena_bytes_per_process": "arena memory one process may hold",
     "arena_bytes_total": "arena memory all processes may hold",
     "pool_bytes_per_process": "pool charged to one process",
+    "kernel_memory_bytes": "kernel memory the HCA may reach, at most",
     "max_sessions": "processes served at a time",
     "max_threads_per_session": "calling threads of one process",
     "max_requests_per_session": "requests in the kernel and completions not read, a process",
@@ -87,6 +117,15 @@ _HELP: Final[dict[str, str]] = {
     "max_silent_connections": "connections that have not introduced themselves",
     "hello_timeout_ms": "time a connection has to introduce itself",
     "stop_timeout_ms": "time an orderly stop waits for sessions to be run down",
+}
+
+
+_OTHER_KINDS: Final[dict[str, type[str] | type[float]]] = {
+    "name": str,
+    "log": str,
+    "latency_model": str,
+    "command_mode": str,
+    "latency_factor": float,
 }
 
 
@@ -140,7 +179,7 @@ def _build_parser() -> _Parser:
             words["default"] = []
             parser.add_argument(option, action="append", metavar="MODULE:ENTRY", **words)
         else:
-            kind = str if setting.name in ("name", "log") else int
+            kind = _OTHER_KINDS.get(setting.name, int)
             parser.add_argument(option, type=kind, **words)
     return parser
 

@@ -5,13 +5,16 @@ Spec: msgpack specification, array format family.
 """
 
 from dataclasses import fields
-from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import msgpack
 
-from shared.messages import Message
+from shared.messages import Message as SystemMessage
+from shared.verb_messages import VerbMessage
 
 MAX_MESSAGE: Final = 64 * 1024
+
+Message = SystemMessage | VerbMessage
 
 _M = TypeVar("_M")
 
@@ -25,7 +28,7 @@ class _Field(NamedTuple):
 
     name: str
     kind: type
-    limit: int  # of an int: the first value too large; of a str: characters
+    limit: int  # of an int: the first value too large; else characters or bytes
 
 
 class _Shape(NamedTuple):
@@ -37,7 +40,7 @@ class _Shape(NamedTuple):
 
 
 def _field(name: str, hint: Any) -> _Field:
-    """Read `Annotated[int, bits]` or `Annotated[str, characters]`."""
+    """Read `Annotated[int, bits]`, `Annotated[str, characters]` or `Annotated[bytes, bytes]`."""
     kind, measure = get_args(hint)
     return _Field(name, kind, 1 << measure if kind is int else measure)
 
@@ -60,14 +63,22 @@ def _shapes() -> dict[int, _Shape]:
 _SHAPES: Final = _shapes()
 
 
-def _check(shape: _Shape, field: _Field, value: object) -> None:
+def _fits(field: _Field, value: Any) -> bool:
+    if field.kind is int:
+        return type(value) is int and 0 <= value < field.limit
+    return (
+        isinstance(value, (str, bytes)) and type(value) is field.kind and len(value) <= field.limit
+    )
+
+
+def _refuse(shape: _Shape, field: _Field, value: object) -> NoReturn:
     where = f"{shape.cls.__name__}.{field.name}"
     if type(value) is not field.kind:
         raise MessageError(f"{where} is {type(value).__name__}, not {field.kind.__name__}")
-    if isinstance(value, int) and not 0 <= value < field.limit:
+    if field.kind is int:
         raise MessageError(f"{where} = {value} is out of range")
-    if isinstance(value, str) and len(value) > field.limit:
-        raise MessageError(f"{where} is longer than {field.limit} characters")
+    unit = "characters" if field.kind is str else "bytes"
+    raise MessageError(f"{where} is longer than {field.limit} {unit}")
 
 
 def encode(message: Message) -> bytes:
@@ -78,7 +89,8 @@ def encode(message: Message) -> bytes:
     array: list[object] = [message.tag, shape.version]
     for field in shape.fields:
         value = getattr(message, field.name)
-        _check(shape, field, value)
+        if not _fits(field, value):
+            _refuse(shape, field, value)
         array.append(value)
     try:
         data = msgpack.packb(array, use_bin_type=True, strict_types=True)
@@ -115,7 +127,8 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
         raise MessageError(f"{name} has {len(array) - 2} fields, {len(shape.fields)} are needed")
     values = array[2 : 2 + len(shape.fields)]
     for field, value in zip(shape.fields, values, strict=True):
-        _check(shape, field, value)
+        if not _fits(field, value):
+            _refuse(shape, field, value)
     message: Message = shape.cls(*values)
     return message
 

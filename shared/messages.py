@@ -9,6 +9,8 @@ repeated in the answer, so that the answer to an abandoned request is recognised
     AllocateArena -> ArenaGranted + 1 descriptor (the segment), or Done with an error status
     ArenaMapped   -> Done      the user mapped that arena at `base` (its own address)
     FreeArena     -> Done      the user has unmapped it
+    OpenDoorbells -> DoorbellsGranted + 3 descriptors: the session's doorbell segment, the HCA's
+                     status page (read-only), the eventfd that wakes the HCA; or Done
 The kernel never speaks unasked on the lifeline; it ends the session by closing it.
 
 A message is the msgpack array `[tag, version, fields...]`, encoded by `message_codec`.
@@ -23,6 +25,7 @@ U16 = Annotated[int, 16]
 U32 = Annotated[int, 32]
 U64 = Annotated[int, 64]
 Text = Annotated[str, 1024]  # at most so many characters
+Program = Annotated[bytes, 16_384]  # at most so many bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,29 @@ class Done:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class OpenDoorbells:
+    """Ask for the session's way to the HCA; asked again, the same is granted again."""
+
+    tag: ClassVar[int] = 9
+    version: ClassVar[int] = 1
+
+    request: U32
+
+
+@dataclass(frozen=True, slots=True)
+class DoorbellsGranted:
+    """The session's doorbell segment (UAR) `number` of `length` bytes; see doorbell_layout."""
+
+    tag: ClassVar[int] = 10
+    version: ClassVar[int] = 1
+
+    request: U32
+    number: U32
+    length: U64
+    status_length: U64
+
+
 BENCHMARK_PATHS: Final = (
     "irp",
     "irp_built",
@@ -178,6 +204,24 @@ class Counters:
     cpu_system_ns: U64
 
 
+@dataclass(frozen=True, slots=True)
+class VerbsRun:
+    """Input of IOCTL_VERBS_RUN: a kernel client performs programs of verbs (verb_program).
+
+    `setup` once, then `program` `warmup` times untimed and `passes` times timed. After `limit_ns`
+    no further pass is begun, but one there is.
+    """
+
+    tag: ClassVar[int] = 22
+    version: ClassVar[int] = 1
+
+    setup: Program
+    program: Program
+    passes: U32
+    warmup: U32
+    limit_ns: U64
+
+
 Message = (
     Hello
     | Welcome
@@ -187,8 +231,11 @@ Message = (
     | ArenaMapped
     | FreeArena
     | Done
+    | OpenDoorbells
+    | DoorbellsGranted
     | BenchmarkRun
     | Counters
+    | VerbsRun
 )
 
 #: Room for any packed `Counters`, header and integers at their longest.

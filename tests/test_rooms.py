@@ -167,6 +167,8 @@ def test_each_import_rule_finds_what_is_against_it(empty_rooms: Path):
         "kernel_proc/devices": "import user_proc.errors",
         "kernel_proc/memory": "import kernel_proc.server",
         "kernel_proc/settings": "import psutil",
+        "kernel_proc/hca": "import kernel_proc.memory",
+        "kernel_proc/hca_abi": "import kernel_proc.settings",
         "user_proc/io": "import user_proc.memory",
         "user_proc/process": "import rich",
         "user_proc/bench": "import typer",

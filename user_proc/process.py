@@ -27,18 +27,22 @@ from user_proc.io.kernel_object import KernelObject, checked
 from user_proc.io.waiting import sleep_in_kernel, wait_for_handles
 from user_proc.memory.arena import ArenaAllocator, ArenaBuffer
 from user_proc.memory.arena import Lifeline as ArenaLifeline
+from user_proc.memory.mapped_doorbells import MappedDoorbells
 from user_proc.memory.private_memory import OwnMemory, PinnedBuffer, open_own_memory
 from user_proc.transport.inproc_channel import InprocChannel, InprocDoor, InprocLifeline
 from user_proc.transport.kernel_channel import ChannelCounters, KernelChannel
-from user_proc.transport.lifeline_channel import LifelineChannel
+from user_proc.transport.lifeline_channel import LifelineChannel, OpenedDoorbells
 
 
 class SessionLifeline(ArenaLifeline, Protocol):
-    """What a session lives by: it says who the kernel is, grants arenas, and ends."""
+    """What a session lives by: it says who the kernel is, grants arenas and doorbells, and ends."""
 
     @property
     def welcome(self) -> Welcome:
         """The session's numbers."""
+
+    def open_doorbells(self) -> OpenedDoorbells:
+        """Give the session's way to the HCA; the descriptors are the receiver's to close."""
 
     def close(self, *, to_the_end: bool = False) -> bool:
         """End the session; True if the kernel is known to be done with this process's memory."""
@@ -165,6 +169,14 @@ class UserProcess:
     def allocate(self, length: int, *, page_aligned: bool = False) -> ArenaBuffer:
         """Cut a buffer from memory shared with the kernel."""
         return self._arenas.allocate(length, page_aligned=page_aligned)
+
+    def open_doorbells(self) -> MappedDoorbells:
+        """Map this session's doorbell segment and the HCA's status page; the caller closes both.
+
+        The segment is the same one each time until the HCA is reset. KernelRefused when the
+        kernel has no HCA, or the HCA is dead.
+        """
+        return MappedDoorbells.map(*self._lifeline.open_doorbells())
 
     def echo(self, payload: bytes | bytearray | memoryview = b"") -> bytes:
         """Have the kernel's loop send the payload back: what every call costs at least."""

@@ -20,6 +20,7 @@ from kernel_proc.clients.irp_client import BuiltIrp, HandBuiltIrp, ReusedIrp
 from kernel_proc.clients.kernel_floors import ClockReading, MemoryCopy, PrivateCopy, ThreadSwitch
 from kernel_proc.clients.timed_loop import Batch, Stopped, TimedLoop
 from kernel_proc.clients.trace_control import TRACE_CODES, control_trace
+from kernel_proc.clients.verbs_client import ProgramLoop, read_command_journal
 from kernel_proc.io_manager.cancellation import release_cancel_spin_lock, set_cancel_routine
 from kernel_proc.io_manager.completion import complete_request
 from kernel_proc.io_manager.driver_object import DeviceObject, DriverObject, create_device
@@ -38,7 +39,9 @@ from shared.ioctl_codes import (
     COMPLETION_DEVICE,
     COMPLETION_INLINE,
     IOCTL_BENCHMARK_RUN,
+    IOCTL_COMMAND_JOURNAL,
     IOCTL_QUERY_COUNTERS,
+    IOCTL_VERBS_RUN,
     NOOP_DEVICE,
 )
 from shared.message_codec import MessageError, decode_as, encode
@@ -182,6 +185,11 @@ def _device_control(device: DeviceObject, irp: Irp) -> int:
             return _query_counters(extension, irp, location.output_buffer_length)
         if location.io_control_code in TRACE_CODES:
             return _complete(irp, STATUS_SUCCESS, control_trace(irp, location))
+        if location.io_control_code == IOCTL_COMMAND_JOURNAL:
+            return _complete(irp, STATUS_SUCCESS, read_command_journal(device.io, irp, location))
+        if location.io_control_code == IOCTL_VERBS_RUN:
+            programs = ProgramLoop.planned_by(device.io, irp, location)
+            return _start(extension, irp, programs, programs.perform, "verbs")
         if location.io_control_code != IOCTL_BENCHMARK_RUN:
             raise RaisedStatus(STATUS_INVALID_DEVICE_REQUEST, "unknown control code")
         run = _read_run(irp, location.input_buffer_length, location.output_buffer_length)
@@ -190,7 +198,7 @@ def _device_control(device: DeviceObject, irp: Irp) -> int:
             return _run_in_caller(irp, run, loop)
     except RaisedStatus as refusal:
         return _complete(irp, refusal.status, 0)
-    return _start(extension, irp, run, loop)
+    return _start(extension, irp, loop, lambda: _perform(extension, run, loop), run.path)
 
 
 def _query_counters(extension: BenchmarkExtension, irp: Irp, output_length: int) -> int:
@@ -214,7 +222,13 @@ def _run_in_caller(irp: Irp, run: BenchmarkRun, loop: TimedLoop) -> int:
     return _complete(irp, STATUS_SUCCESS, _store(irp, loop))
 
 
-def _start(extension: BenchmarkExtension, irp: Irp, run: BenchmarkRun, loop: TimedLoop) -> int:
+def _start(
+    extension: BenchmarkExtension,
+    irp: Irp,
+    loop: TimedLoop,
+    perform: Callable[[], object],
+    name: str,
+) -> int:
     """Pend the request and have a system thread perform the run."""
     mark_irp_pending(irp)
     extension.runs[irp] = loop
@@ -222,24 +236,18 @@ def _start(extension: BenchmarkExtension, irp: Irp, run: BenchmarkRun, loop: Tim
     if irp.cancel and set_cancel_routine(irp, None) is not None:
         loop.stopped = True
     create_system_thread(
-        irp.processor, _perform, extension, irp, run, loop, name=f"benchmark {run.path}"
+        irp.processor, _finish, extension, irp, loop, perform, name=f"benchmark {name}"
     )
     return STATUS_PENDING
 
 
-def _perform(extension: BenchmarkExtension, irp: Irp, run: BenchmarkRun, loop: TimedLoop) -> None:
+def _finish(
+    extension: BenchmarkExtension, irp: Irp, loop: TimedLoop, perform: Callable[[], object]
+) -> None:
     """Perform a run and complete its request; the body of a system thread."""
     status, information = STATUS_SUCCESS, 0
     try:
-        with contextlib.ExitStack() as held:
-            if run.depth > 1:
-                batch = extension.batch(run)
-                held.callback(batch.close)
-                loop.run_batches(batch)
-            else:
-                operation = extension.operation(run)
-                held.callback(operation.close)
-                loop.run(operation)
+        perform()
     except Stopped:
         status = STATUS_CANCELLED
     except RaisedStatus as failure:
@@ -251,6 +259,18 @@ def _perform(extension: BenchmarkExtension, irp: Irp, run: BenchmarkRun, loop: T
     if status == STATUS_SUCCESS:
         information = _store(irp, loop)
     _complete(irp, status, information)
+
+
+def _perform(extension: BenchmarkExtension, run: BenchmarkRun, loop: TimedLoop) -> None:
+    with contextlib.ExitStack() as held:
+        if run.depth > 1:
+            batch = extension.batch(run)
+            held.callback(batch.close)
+            loop.run_batches(batch)
+        else:
+            operation = extension.operation(run)
+            held.callback(operation.close)
+            loop.run(operation)
 
 
 def _store(irp: Irp, loop: TimedLoop) -> int:

@@ -55,7 +55,7 @@ class TimedLoop:
         for index in range(self.warmup):
             operation()
             if not index & _BREATHE_MASK:
-                self._breathe()
+                self.breathe()
         samples = self.samples
         now = now_ns
         for index in range(len(samples)):
@@ -63,7 +63,7 @@ class TimedLoop:
             operation()
             samples[index] = now() - begin
             if not index & _BREATHE_MASK:
-                self._breathe()
+                self.breathe()
         self.elapsed_ns = sum(samples)
 
     def run_batches(self, batch: Batch) -> None:
@@ -72,7 +72,7 @@ class TimedLoop:
         discarded = array("Q", bytes(8 * depth))
         for first in range(0, self.warmup, depth):
             batch(discarded, 0, min(depth, self.warmup - first))
-            self._breathe()
+            self.breathe()
         samples = self.samples
         count = len(samples)
         now = now_ns
@@ -80,10 +80,10 @@ class TimedLoop:
             begin = now()
             batch(samples, first, min(depth, count - first))
             self.elapsed_ns += now() - begin
-            self._breathe()
+            self.breathe()
 
-    def _breathe(self) -> None:
-        # Nothing pre-empts kernel code that never waits: other threads and sockets need their turn.
+    def breathe(self) -> None:
+        """Let other threads and sockets have their turn: nothing pre-empts who never waits."""
         self._processor.dispatcher.yield_execution()
         if self.stopped or (self._requester is not None and self._requester.terminating):
             raise Stopped

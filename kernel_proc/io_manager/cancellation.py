@@ -84,7 +84,8 @@ def cancel_matching(thread: "KThread", wanted: "Callable[[Irp], bool]") -> int:
     """Cancel the IRPs of a thread that `wanted` picks and nobody cancelled yet; return how many."""
     cancelled = 0
     for irp in list(thread.irps):
-        if not irp.cancel and irp.on_thread_list and wanted(irp):
+        # In the list still: one that has ended meanwhile may be another thread's by now.
+        if irp in thread.irps and not irp.cancel and wanted(irp):
             cancel_irp(irp)
             cancelled += 1
     return cancelled

@@ -87,6 +87,14 @@ def complete_request(irp: Irp, boost: int = IO_NO_INCREMENT) -> None:
     _top_reached(irp, boost)
 
 
+def finish_request(irp: Irp, status: int, information: int = 0) -> int:
+    """Set the result, complete, and return the status (KMDF: ...CompleteWithInformation)."""
+    irp.status = status
+    irp.information = information
+    complete_request(irp)
+    return status
+
+
 def _top_reached(irp: Irp, boost: int) -> None:
     if irp.flags & _WITHOUT_APC:
         _finish_without_apc(irp, boost)

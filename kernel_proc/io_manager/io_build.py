@@ -14,7 +14,7 @@ IoBuildAsynchronousFsdRequest; IoMakeAssociatedIrp.
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.io_manager.buffering import clamp_information
-from kernel_proc.io_manager.irp import Irp
+from kernel_proc.io_manager.irp import Irp, take_irp
 from kernel_proc.io_manager.irp_flags import (
     DO_BUFFERED_IO,
     DO_DIRECT_IO,
@@ -164,7 +164,7 @@ def _current_thread(device: "DeviceObject", routine: str) -> "KThread":
 def _new_irp(device: "DeviceObject") -> tuple[Irp, IoStackLocation]:
     io = device.io
     io.irps_allocated += 1
-    irp = Irp(io, device.stack_size)
+    irp = take_irp(io, device.stack_size)
     return irp, irp.stack[irp.current_location - 1]
 
 

@@ -1,10 +1,10 @@
-"""I/O request packets: the structure, its stack locations and how drivers move in them.
+"""I/O request packets: the structure, how one is made, made as new, and freed.
 
 Locations are numbered as NT numbers them: 1 belongs to the lowest driver, `stack_count` to the
 first one called, and `current_location` starts one above, at the creator's.
 
-Rules: navigation at any IRQL, by whoever owns the IRP at that moment.
-Spec: WDK, IRP; IO_STACK_LOCATION; IoMarkIrpPending; IoSetCompletionRoutine.
+Rules: <= DISPATCH_LEVEL.
+Spec: WDK, IRP; IoAllocateIrp; IoFreeIrp; IoReuseIrp; IoInitializeIrp.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,16 @@ from kernel_proc.io_manager.irp_flags import (
     MAJOR_NAMES,
     SIZE_OF_IRP,
     SIZE_OF_STACK_LOCATION,
-    SL_INVOKE_ON_CANCEL,
-    SL_INVOKE_ON_ERROR,
-    SL_INVOKE_ON_SUCCESS,
-    SL_PENDING_RETURNED,
+)
+from kernel_proc.io_manager.irp_look_aside import DEPTH, LARGEST
+from kernel_proc.io_manager.irp_navigation import (
+    copy_current_irp_stack_location_to_next,
+    get_current_irp_stack_location,
+    get_next_irp_stack_location,
+    mark_irp_pending,
+    set_completion_routine,
+    set_next_irp_stack_location,
+    skip_current_irp_stack_location,
 )
 from kernel_proc.io_manager.registry import io_manager_of
 from kernel_proc.io_manager.stack_location import (
@@ -76,7 +82,8 @@ class Irp(SpecialKernelApc):
     The APC that finishes it in the requesting thread is embedded (NT: Tail.Apc): the IRP is its
     own APC object, which only `complete_request` inserts. `thread` is None for an IRP that
     belongs to no thread; `on_thread_list` tells whether the thread's exit waits for it.
-    `driver_context` is for the driver that holds the IRP (NT: four pointers).
+    `driver_context` is for the driver that holds the IRP (NT: four pointers). `own_stack` is the
+    stack of an IRP that goes back to a look-aside list while it has no other, else None.
     """
 
     __slots__ = (
@@ -95,6 +102,7 @@ class Irp(SpecialKernelApc):
         "master_irp",
         "mdl_address",
         "on_thread_list",
+        "own_stack",
         "pending_returned",
         "processor",
         "quota_charged",
@@ -126,6 +134,7 @@ class Irp(SpecialKernelApc):
         self.io = io
         self.processor = io.processor
         self.verifier_record: Any = None
+        self.own_stack: list[IoStackLocation] | None = None
         self.fill(0, stack_size)
 
     def fill(self, allocation_flags: int, stack_size: int) -> None:
@@ -138,6 +147,10 @@ class Irp(SpecialKernelApc):
         else:
             self.stack = [NO_LOCATION, *[IoStackLocation() for _ in range(stack_size)]]
         self.allocation_flags = allocation_flags
+        self.clear()
+
+    def clear(self) -> None:
+        """Give every field but those of size and place the value of a new IRP."""
         self.flags = 0
         self.requestor_mode = KERNEL_MODE
         self.status = 0
@@ -198,10 +211,29 @@ def allocate_irp(processor: "Processor", stack_size: int, charge_quota: bool = F
         processor.irql_violation(DISPATCH_LEVEL, "IoAllocateIrp")
     io = io_manager_of(processor)
     io.irps_allocated += 1
-    irp = Irp(io, stack_size)
+    if charge_quota:
+        irp = Irp(io, stack_size)
+        irp.allocation_flags = IRP_ALLOCATED_FIXED_SIZE
+        return irp if _charge_irp(irp) else None
+    irp = take_irp(io, stack_size)
     irp.allocation_flags = IRP_ALLOCATED_FIXED_SIZE
-    if charge_quota and not _charge_irp(irp):
-        return None
+    return irp
+
+
+def take_irp(io: "IoManager", stack_size: int) -> Irp:
+    """Return a new IRP, from the look-aside list of its size if there is one."""
+    if not 0 < stack_size <= LARGEST:
+        return Irp(io, stack_size)
+    free = io.irp_look_aside.free[stack_size]
+    if free:
+        irp = free.pop()
+        irp.stack = irp.own_stack  # type: ignore[assignment]  # what lies in a list has one
+        irp.current_location = stack_size + 1
+        return irp
+    irp = Irp(io, stack_size)
+    if io.verifier is None:
+        irp.own_stack = irp.stack
+        io.irp_look_aside.allocate_misses += 1
     return irp
 
 
@@ -232,17 +264,39 @@ def release_irp(irp: Irp) -> None:
     if irp.quota_charged:
         irp.quota_process.return_pool(irp.quota_charged)
         irp.quota_charged = 0
+    own = irp.own_stack
+    if own is not None and irp.stack is own:  # not so if it has been freed before
+        free = irp.io.irp_look_aside.free[irp.stack_count]
+        if len(free) < DEPTH:
+            irp.allocation_flags = 0
+            _make_new(irp, own)
+            free.append(irp)
+        else:
+            irp.io.irp_look_aside.free_misses += 1
     irp.current_location = _FREED_LOCATION
     irp.stack = _FREED_STACK
+
+
+def _make_new(irp: Irp, stack: list[IoStackLocation]) -> None:
+    irp.clear()
+    stack[1].make_new()
+    if irp.stack_count > 1:
+        for location in stack[2:]:
+            location.make_new()
 
 
 def reuse_irp(irp: Irp, status: int) -> None:
     """Make an IRP from `allocate_irp` as new, with `status` in it (WDK: IoReuseIrp)."""
     if irp.io.verifier is not None:
         irp.io.verifier.check_reuse(irp)
-    charged = irp.quota_charged
-    irp.fill(irp.allocation_flags, irp.stack_count)
-    irp.quota_charged = charged
+    own = irp.own_stack
+    if own is not None and irp.stack is own:
+        irp.current_location = irp.stack_count + 1
+        _make_new(irp, own)
+    else:
+        charged = irp.quota_charged
+        irp.fill(irp.allocation_flags, irp.stack_count)
+        irp.quota_charged = charged
     irp.status = status
 
 
@@ -255,64 +309,3 @@ def initialize_irp(irp: Irp, packet_size: int, stack_size: int) -> None:
         irp.io.verifier.check_initialize(irp)
     irp.fill(0, stack_size)
     irp.size = packet_size
-
-
-def get_current_irp_stack_location(irp: Irp) -> IoStackLocation:
-    """Return the calling driver's location (WDK: IoGetCurrentIrpStackLocation)."""
-    return irp.stack[irp.current_location]
-
-
-def get_next_irp_stack_location(irp: Irp) -> IoStackLocation:
-    """Return the next lower driver's location (WDK: IoGetNextIrpStackLocation)."""
-    return irp.stack[irp.current_location - 1]
-
-
-def set_next_irp_stack_location(irp: Irp) -> None:
-    """Move down by one without calling a driver (WDK: IoSetNextIrpStackLocation)."""
-    irp.current_location -= 1
-
-
-def skip_current_irp_stack_location(irp: Irp) -> None:
-    """Let the next driver have the caller's own location (WDK: IoSkipCurrentIrpStackLocation)."""
-    irp.current_location += 1
-
-
-def copy_current_irp_stack_location_to_next(irp: Irp) -> None:
-    """Copy the parameters down, not the completion routine (same name in the WDK)."""
-    mine = irp.stack[irp.current_location]
-    lower = irp.stack[irp.current_location - 1]
-    lower.major_function = mine.major_function
-    lower.minor_function = mine.minor_function
-    lower.flags = mine.flags
-    lower.output_buffer_length = mine.output_buffer_length
-    lower.input_buffer_length = mine.input_buffer_length
-    lower.io_control_code = mine.io_control_code
-    lower.type3_input_buffer = mine.type3_input_buffer
-    lower.file_object = mine.file_object
-    lower.control = 0
-    lower.completion_routine = None
-    lower.context = None
-
-
-def mark_irp_pending(irp: Irp) -> None:
-    """Promise STATUS_PENDING; before the IRP is queued anywhere (WDK: IoMarkIrpPending)."""
-    irp.stack[irp.current_location].control |= SL_PENDING_RETURNED
-
-
-def set_completion_routine(
-    irp: Irp,
-    routine: CompletionRoutine | None,
-    context: Any = None,
-    on_success: bool = True,
-    on_error: bool = True,
-    on_cancel: bool = True,
-) -> None:
-    """Have `routine` called when the lower drivers are done (WDK: IoSetCompletionRoutine)."""
-    location = irp.stack[irp.current_location - 1]
-    location.completion_routine = routine
-    location.context = context
-    location.control = (
-        (SL_INVOKE_ON_SUCCESS if on_success else 0)
-        | (SL_INVOKE_ON_ERROR if on_error else 0)
-        | (SL_INVOKE_ON_CANCEL if on_cancel else 0)
-    )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.io_manager.buffering import CopyCounters
 from kernel_proc.io_manager.create_close import delete_file
+from kernel_proc.io_manager.irp_look_aside import IrpLookAside
+from kernel_proc.io_manager.irp_table import inspect_irps
 from kernel_proc.io_manager.irp_verifier import IrpVerifier
 from kernel_proc.io_manager.registry import register_io_manager
 from kernel_proc.memory.pool import PoolAllocator
@@ -44,6 +46,7 @@ class IoManager:
         "detached_irps",
         "devices",
         "information_violations",
+        "irp_look_aside",
         "irp_watches",
         "irps_allocated",
         "notes",
@@ -58,6 +61,7 @@ class IoManager:
         self.devices: dict[str, DeviceObject] = {}
         self.copy_counters = CopyCounters()
         self.irps_allocated = 0
+        self.irp_look_aside = IrpLookAside()
         self.information_violations = 0
         self.detached_irps = 0
         self.notes: deque[str] = deque(maxlen=_NOTES_KEPT)
@@ -77,6 +81,8 @@ class IoManager:
         return {
             "devices": {name: device.inspect() for name, device in self.devices.items()},
             "irps_allocated": self.irps_allocated,
+            "irps": inspect_irps(self.processor.dispatcher.threads),
+            "irp_look_aside": self.irp_look_aside.inspect(),
             "copies": self.copy_counters.copies,
             "bytes_copied": self.copy_counters.bytes_copied,
             "information_violations": self.information_violations,

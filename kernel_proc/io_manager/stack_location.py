@@ -67,6 +67,8 @@ class IoStackLocation:
         self.completion_routine: CompletionRoutine | None = None
         self.context: Any = None
 
+    make_new = __init__
+
     @property
     def length(self) -> int:
         """Bytes to read or write."""

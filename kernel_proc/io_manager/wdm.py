@@ -2,8 +2,8 @@
 
     from kernel_proc.io_manager import wdm
 
-Each name is NT's in Python dress, and its docstring says which. Statuses and control codes, which
-user programs need as well, are in `shared.nt_status` and `shared.ioctl_codes`.
+Each name is NT's in Python dress, and its docstring says which. What a control code is made of and
+the common statuses come with it, as there; all statuses are in `shared.nt_status`.
 
 Spec: docs/writing-a-driver.md.
 """
@@ -15,7 +15,7 @@ from kernel_proc.io_manager.cancellation import (
     release_cancel_spin_lock,
     set_cancel_routine,
 )
-from kernel_proc.io_manager.completion import complete_request
+from kernel_proc.io_manager.completion import complete_request, finish_request
 from kernel_proc.io_manager.create_close import get_device_object_pointer
 from kernel_proc.io_manager.device_stack import (
     attach_device_to_device_stack,
@@ -102,6 +102,26 @@ from kernel_proc.scheduling.wait import (
     wait_for_multiple,
 )
 from kernel_proc.scheduling.work_item import WorkItem
+from shared.ioctl_codes import (
+    FILE_ANY_ACCESS,
+    FILE_READ_ACCESS,
+    FILE_WRITE_ACCESS,
+    METHOD_BUFFERED,
+    METHOD_IN_DIRECT,
+    METHOD_NEITHER,
+    METHOD_OUT_DIRECT,
+    ctl_code,
+)
+from shared.nt_status import (
+    STATUS_BUFFER_TOO_SMALL,
+    STATUS_CANCELLED,
+    STATUS_INSUFFICIENT_RESOURCES,
+    STATUS_INVALID_DEVICE_REQUEST,
+    STATUS_INVALID_PARAMETER,
+    STATUS_MORE_PROCESSING_REQUIRED,
+    STATUS_PENDING,
+    STATUS_SUCCESS,
+)
 
 __all__ = [
     "APC_LEVEL",
@@ -109,6 +129,9 @@ __all__ = [
     "DO_BUFFERED_IO",
     "DO_DIRECT_IO",
     "DO_EXCLUSIVE",
+    "FILE_ANY_ACCESS",
+    "FILE_READ_ACCESS",
+    "FILE_WRITE_ACCESS",
     "IO_MODIFY_ACCESS",
     "IO_NETWORK_INCREMENT",
     "IO_NO_INCREMENT",
@@ -124,9 +147,21 @@ __all__ = [
     "IRP_MJ_SHUTDOWN",
     "IRP_MJ_WRITE",
     "KERNEL_MODE",
+    "METHOD_BUFFERED",
+    "METHOD_IN_DIRECT",
+    "METHOD_NEITHER",
+    "METHOD_OUT_DIRECT",
     "NON_PAGED_POOL",
     "PAGED_POOL",
     "PASSIVE_LEVEL",
+    "STATUS_BUFFER_TOO_SMALL",
+    "STATUS_CANCELLED",
+    "STATUS_INSUFFICIENT_RESOURCES",
+    "STATUS_INVALID_DEVICE_REQUEST",
+    "STATUS_INVALID_PARAMETER",
+    "STATUS_MORE_PROCESSING_REQUIRED",
+    "STATUS_PENDING",
+    "STATUS_SUCCESS",
     "USER_MODE",
     "CancelSafeQueue",
     "CsqContext",
@@ -164,9 +199,11 @@ __all__ = [
     "copy_current_irp_stack_location_to_next",
     "create_device",
     "create_system_thread",
+    "ctl_code",
     "delay_execution",
     "delete_device",
     "detach_device",
+    "finish_request",
     "free_irp",
     "free_mdl",
     "get_current_irp_stack_location",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.memory.access_violation import AccessViolation
 from kernel_proc.memory.arena_mapping import ArenaMapping
+from kernel_proc.memory.bus import Bus, BusSegment
 from kernel_proc.memory.private_memory import PrivateMemory
 from kernel_proc.scheduling.bugcheck import IRQL_NOT_LESS_OR_EQUAL, KMODE_EXCEPTION_NOT_HANDLED
 from kernel_proc.scheduling.irql import APC_LEVEL, irql_name
@@ -42,12 +43,19 @@ Piece = tuple[ArenaMapping | None, int, int]
 
 
 class AddressSpace:
-    """The user half of one process's addresses."""
+    """The user half of one process's addresses; `bus` is where devices reach them, if any can."""
 
     def __init__(
-        self, process: KProcess, lane: Lane, *, private: PrivateMemory | None = None
+        self,
+        process: KProcess,
+        lane: Lane,
+        *,
+        private: PrivateMemory | None = None,
+        bus: Bus | None = None,
     ) -> None:
         self.process = process
+        self.bus = bus
+        self._private_segment: BusSegment | None = None
         self.locked_mdls: dict[Mdl, None] = {}
         self._processor = process.processor
         self._lane = lane
@@ -57,7 +65,14 @@ class AddressSpace:
 
     # Arenas
 
-    def add_arena(self, arena_id: int, base: int, length: int, view: memoryview) -> int:
+    def add_arena(
+        self,
+        arena_id: int,
+        base: int,
+        length: int,
+        view: memoryview,
+        segment: BusSegment | None = None,
+    ) -> int:
         """Place an arena where its owner says it mapped it; refuse what cannot be there."""
         if length <= 0 or base % PAGE_SIZE or len(view) != length:
             return STATUS_INVALID_PARAMETER
@@ -69,7 +84,7 @@ class AddressSpace:
         if index < len(self._bases) and self._bases[index] < base + length:
             return STATUS_CONFLICTING_ADDRESSES
         self._bases.insert(index, base)
-        self._arenas.insert(index, ArenaMapping(arena_id, base, length, view))
+        self._arenas.insert(index, ArenaMapping(arena_id, base, length, view, segment))
         return STATUS_SUCCESS
 
     def remove_arena(
@@ -99,6 +114,25 @@ class AddressSpace:
         if length < 0 or (arena := self.arena_at(address, length)) is None:
             return None
         return arena.slice(address, address + length)
+
+    # The bus
+
+    def private_segment(self) -> BusSegment | None:
+        """Return the private memory as a bus segment, put on the bus when first asked for.
+
+        None without bus or private memory, or when the bus has no numbers left; <= APC_LEVEL.
+        """
+        if self._private_segment is None and self.bus is not None and self._private is not None:
+            name = f"private memory of {self.process.name}"
+            self._settle(self.bus, self.bus.add_private(self._private.descriptor, name))
+        return self._private_segment
+
+    def _settle(self, bus: Bus, added: BusSegment | None) -> None:
+        # Another thread may have been here while this one waited for the device.
+        if self._private_segment is None:
+            self._private_segment = added
+        elif added is not None:
+            bus.remove(added)
 
     # Access in the context of the process
 
@@ -189,7 +223,10 @@ class AddressSpace:
         return list(self._split(address, address + length))
 
     def close(self) -> None:
-        """Let go of the process's memory; arenas go by `remove_arena`."""
+        """Let go of the process's memory, no device using it; arenas go by `remove_arena`."""
+        segment, self._private_segment = self._private_segment, None
+        if segment is not None and self.bus is not None:
+            self.bus.remove(segment)
         private, self._private = self._private, None
         if private is not None:
             private.close()

@@ -5,16 +5,27 @@ Rules: dispatcher's OS thread only; any IRQL.
 
 from collections.abc import Callable
 
+from kernel_proc.memory.bus import BusSegment
+
 
 class ArenaMapping:
     """One arena at its owner's address; `end` comes from the registered length.
 
-    While `locks` is above zero its memory outlives its removal from the address space.
+    While `locks` is above zero its memory outlives its removal from the address space, and stays
+    in its bus segment, if it has one.
     """
 
-    __slots__ = ("_on_unused", "arena_id", "base", "end", "locks", "view")
+    __slots__ = ("_on_unused", "arena_id", "base", "end", "locks", "segment", "view")
 
-    def __init__(self, arena_id: int, base: int, length: int, view: memoryview) -> None:
+    def __init__(
+        self,
+        arena_id: int,
+        base: int,
+        length: int,
+        view: memoryview,
+        segment: BusSegment | None = None,
+    ) -> None:
+        self.segment = segment
         self.arena_id = arena_id
         self.base = base
         self.end = base + length

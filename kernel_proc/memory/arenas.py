@@ -17,6 +17,7 @@ import sys
 from typing import Any, Final, NamedTuple
 
 from kernel_proc.memory.address_space import AddressSpace
+from kernel_proc.memory.bus import Bus, BusSegment
 from kernel_proc.memory.quota import MemoryQuota
 from kernel_proc.scheduling.irql import PASSIVE_LEVEL
 from kernel_proc.scheduling.os_lane import Lane
@@ -29,11 +30,11 @@ from shared.nt_status import (
     STATUS_QUOTA_EXCEEDED,
     STATUS_SUCCESS,
 )
-from shared.segment import create_segment, map_segment, round_to_pages
+from shared.segment import PAGE_SIZE, create_segment, map_segment, round_to_pages
 
 DEFAULT_ARENA_QUOTA: Final = 256 << 20
 DEFAULT_TOTAL_ARENA_QUOTA: Final = 1 << 30
-DEFAULT_ARENA_COUNT: Final = 256  # each holds a descriptor here and one at its user
+DEFAULT_ARENA_COUNT: Final = 256  # each holds two descriptors here and one at its user
 
 _ENDING: Final = "the process is ending"
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -59,13 +60,34 @@ class _Arena:
     no reader can be left with a view of nothing.
     """
 
-    __slots__ = ("length", "mapping", "placed", "view")
+    __slots__ = ("length", "mapping", "placed", "segment", "view")
 
     def __init__(self, mapping: mmap.mmap, length: int) -> None:
         self.length = length
         self.mapping = mapping
         self.view = memoryview(mapping)
         self.placed = False
+        self.segment: BusSegment | None = None
+
+    def join(self, bus: Bus, descriptor: int, name: str) -> bool:
+        """Give the memory frames and put it on the bus; False if either is used up."""
+        runs = bus.frames.allocate(self.length // PAGE_SIZE)
+        if runs is None:
+            return False
+        own = os.dup(descriptor)
+        self.segment = bus.add_shared(self.view, own, runs, name)
+        if self.segment is None:
+            os.close(own)
+            bus.frames.free(runs)
+        return self.segment is not None
+
+    def leave(self, bus: Bus) -> None:
+        """Take the memory off the bus; nobody has it locked."""
+        segment, self.segment = self.segment, None
+        if segment is not None:
+            bus.remove(segment)
+            bus.frames.free(segment.runs)
+            os.close(segment.descriptor)
 
     def empty(self) -> None:
         """Give the pages back to the system, also under the mappings others still have.
@@ -132,19 +154,40 @@ class ArenaTable:
             self._uncharge(length)
             raise
         arena = _Arena(mapping, length)
-        if self._closed:  # the process ended while this thread waited
+        refused = self._let_in(arena, arena_id, descriptor)
+        if refused is not None:
             os.close(descriptor)  # nobody else has it, so nothing needs emptying
             self._uncharge(length)
+            return refused
+        return ArenaGrant(STATUS_SUCCESS, arena_id, length, descriptor)
+
+    def _let_in(self, arena: _Arena, arena_id: int, descriptor: int) -> ArenaGrant | None:
+        """Put a new arena on the bus and into the table; or say why not."""
+        bus = self._space.bus
+        if not self._closed and bus is not None:
+            name = f"arena {arena_id} of {self._space.process.name}"
+            try:
+                joined = arena.join(bus, descriptor, name)
+            except OSError:
+                return ArenaGrant(
+                    STATUS_INSUFFICIENT_RESOURCES, reason="the kernel has no descriptors left"
+                )
+            if not joined:
+                reason = "there are no page frames, or no bus addresses, left"
+                return ArenaGrant(STATUS_INSUFFICIENT_RESOURCES, reason=reason)
+        if self._closed:  # the process ended while this thread waited
+            if bus is not None:
+                arena.leave(bus)
             return ArenaGrant(STATUS_PROCESS_IS_TERMINATING, reason=_ENDING)
         self._arenas[arena_id] = arena
-        return ArenaGrant(STATUS_SUCCESS, arena_id, length, descriptor)
+        return None
 
     def mapped(self, arena_id: int, base: int) -> int:
         """Note where the user mapped an arena; from then on its addresses mean that memory."""
         arena = self._arenas.get(arena_id)
         if arena is None or arena.placed:
             return STATUS_INVALID_PARAMETER
-        status = self._space.add_arena(arena_id, base, arena.length, arena.view)
+        status = self._space.add_arena(arena_id, base, arena.length, arena.view, arena.segment)
         arena.placed = status == STATUS_SUCCESS
         return status
 
@@ -215,6 +258,8 @@ class ArenaTable:
         """Empty what is freed and unlocked; only then is it no longer charged."""
         while self._retired:
             arena = self._retired.pop()
+            if self._space.bus is not None:
+                arena.leave(self._space.bus)
             try:
                 self._lane.run(arena.empty)
             except RaisedStatus:  # the lane was abandoned; nobody else would give the pages back

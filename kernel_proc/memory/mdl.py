@@ -11,8 +11,11 @@ MmMapLockedPagesSpecifyCache, MmUnlockPages, IoFreeMdl; bug checks 0x76, 0xCB, 0
 from typing import Any, Final, Protocol
 
 from kernel_proc.memory.access_violation import AccessViolation
-from kernel_proc.memory.address_space import AddressSpace
+from kernel_proc.memory.address_space import AddressSpace, Piece
 from kernel_proc.memory.arena_mapping import ArenaMapping
+from kernel_proc.memory.kernel_memory import KernelBuffer
+from kernel_proc.memory.mdl_bus import lock_frames, unlock_frames
+from kernel_proc.memory.mdl_bus import mdl_bus_runs as mdl_bus_runs
 from kernel_proc.memory.mdl_checks import (
     LOCKED_TOO_HIGH,
     MAPPED_TOO_HIGH,
@@ -27,6 +30,7 @@ from kernel_proc.memory.mdl_checks import (
     violation,
 )
 from kernel_proc.memory.mdl_mapping import SystemMapping
+from kernel_proc.memory.page_frames import FrameRun
 from kernel_proc.memory.pool import PAGED_POOL, PoolBlock
 from kernel_proc.scheduling.bugcheck import (
     DRIVER_LEFT_LOCKED_PAGES_IN_PROCESS,
@@ -58,27 +62,34 @@ MOST_LOCKED_PAGES: Final = (2 << 30) // PAGE_SIZE  # of one process, all its MDL
 class Mdl:
     """One buffer; the fields are the MDL's.
 
-    `buffer` is the pool block described, None for a user buffer. `process` is whose pages are
-    locked, None while they are not and for kernel memory; `locked_by`, which only the verifier
-    notes, the driver's code that did it.
+    `buffer` is the pool block or kernel buffer described, None for a user buffer. `process` is
+    whose pages are locked, None while they are not and for kernel memory; `locked_by`, which only
+    the verifier notes, the driver's code that did it. `pieces` are the arenas and private memory
+    the locked buffer lies in, `frames` those of its private pages.
     """
 
     __slots__ = (
         "buffer",
         "byte_count",
         "byte_offset",
+        "frames",
         "locked_arenas",
         "locked_by",
         "mapped_system_va",
         "mdl_flags",
         "next",
+        "pieces",
         "process",
         "processor",
         "start_va",
     )
 
     def __init__(
-        self, processor: Processor, address: int, length: int, buffer: PoolBlock | None
+        self,
+        processor: Processor,
+        address: int,
+        length: int,
+        buffer: PoolBlock | KernelBuffer | None,
     ) -> None:
         self.processor = processor
         self.buffer = buffer
@@ -90,6 +101,8 @@ class Mdl:
         self.process: KProcess | None = None
         self.mapped_system_va: SystemMapping | None = None
         self.locked_arenas: list[ArenaMapping] = []
+        self.pieces: list[Piece] = []
+        self.frames: list[FrameRun] = []
         self.locked_by = ""
 
     @property
@@ -126,13 +139,13 @@ class MdlOwner(Protocol):
 
 def allocate_mdl(
     processor: Processor,
-    buffer: int | PoolBlock,
+    buffer: int | PoolBlock | KernelBuffer,
     length: int,
     irp: MdlOwner | None = None,
     *,
     secondary_buffer: bool = False,
 ) -> Mdl | None:
-    """Describe `length` bytes at a user address or in a pool block; None if that is too long.
+    """Describe `length` bytes at a user address or in kernel memory; None if that is too long.
 
     With an IRP the MDL becomes its MdlAddress or, as a secondary buffer, the end of its chain
     (WDK: IoAllocateMdl).
@@ -140,7 +153,7 @@ def allocate_mdl(
     processor.require_irql(DISPATCH_LEVEL, "IoAllocateMdl")
     if not 0 <= length <= LARGEST_MDL:
         return None
-    if isinstance(buffer, PoolBlock):
+    if isinstance(buffer, PoolBlock | KernelBuffer):
         mdl = Mdl(processor, buffer.address, length, buffer)
     else:
         mdl = Mdl(processor, buffer, length, None)
@@ -153,7 +166,7 @@ def allocate_mdl(
 
 
 def build_for_nonpaged_pool(mdl: Mdl) -> None:
-    """Describe pool memory, which needs no locking (WDK: MmBuildMdlForNonPagedPool)."""
+    """Describe pool or kernel memory, which need no lock (WDK: MmBuildMdlForNonPagedPool)."""
     processor = mdl.processor
     processor.require_irql(DISPATCH_LEVEL, "MmBuildMdlForNonPagedPool")
     block = mdl.buffer
@@ -161,7 +174,7 @@ def build_for_nonpaged_pool(mdl: Mdl) -> None:
         fault(mdl, "MmBuildMdlForNonPagedPool of memory that is no pool")
     if processor.verifier and block.pool_type == PAGED_POOL:
         violation(mdl, PAGED_POOL_AS_NONPAGED, "paged pool described as nonpaged")
-    mdl.mapped_system_va = SystemMapping(memoryview(block)[: mdl.byte_count])
+    mdl.mapped_system_va = SystemMapping(_bytes_of(block)[: mdl.byte_count])
     mdl.mdl_flags |= MDL_SOURCE_IS_NONPAGED_POOL
 
 
@@ -223,14 +236,10 @@ def unlock_pages(mdl: Mdl) -> None:
     if not mdl.mdl_flags & MDL_PAGES_LOCKED:
         refuse_unlock(mdl)
     unmap_locked_pages(mdl)
-    process = mdl.process
-    if process is not None:
-        process.locked_pages -= mdl.page_count
-        process.address_space.locked_mdls.pop(mdl, None)
-        mdl.process = None
-    for arena in mdl.locked_arenas:
-        arena.unlock()
-    mdl.locked_arenas.clear()
+    if mdl.frames:
+        unlock_frames(mdl)
+    if mdl.process is not None:
+        _let_go(mdl, mdl.process)
     mdl.mdl_flags &= ~(MDL_PAGES_LOCKED | MDL_WRITE_OPERATION)
 
 
@@ -283,21 +292,43 @@ def _lock_user_pages(mdl: Mdl, is_write: bool) -> None:
     space.require_access(address, length, is_write)
     if not length:
         raise AccessViolation(address, is_write, "a buffer of no bytes")
-    for arena, _start, _end in space.pieces(address, length):
+    mdl.process = process
+    mdl.pieces = space.pieces(address, length)
+    process.locked_pages += mdl.page_count
+    for arena, _start, _end in mdl.pieces:
         if arena is not None:
             arena.lock()
             mdl.locked_arenas.append(arena)
-    mdl.process = process
-    process.locked_pages += mdl.page_count
+    if space.bus is not None:
+        try:
+            lock_frames(mdl, space)
+        except BaseException:
+            _let_go(mdl, process)
+            raise
     space.locked_mdls[mdl] = None
     if mdl.processor.verifier:
         mdl.locked_by = calling_driver()
 
 
+def _let_go(mdl: Mdl, process: KProcess) -> None:
+    """Undo the lock of a user buffer."""
+    process.locked_pages -= mdl.page_count
+    process.address_space.locked_mdls.pop(mdl, None)
+    for arena in mdl.locked_arenas:
+        arena.unlock()
+    mdl.locked_arenas.clear()
+    mdl.pieces = []
+    mdl.process = None
+
+
+def _bytes_of(buffer: PoolBlock | KernelBuffer) -> memoryview:
+    return buffer.view if isinstance(buffer, KernelBuffer) else memoryview(buffer)
+
+
 def _make_mapping(mdl: Mdl) -> SystemMapping:
     address, length = mdl.virtual_address, mdl.byte_count
     if mdl.buffer is not None:
-        return SystemMapping(memoryview(mdl.buffer)[:length])
+        return SystemMapping(_bytes_of(mdl.buffer)[:length])
     arenas = mdl.locked_arenas
     if len(arenas) == 1 and arenas[0].base <= address and address + length <= arenas[0].end:
         return SystemMapping(arenas[0].slice(address, address + length))

@@ -45,6 +45,11 @@ class PrivateMemory:
             self.close()
             raise
 
+    @property
+    def descriptor(self) -> int:
+        """The /proc/self/mem of the owner; this object's, and open until `close`."""
+        return self._memory
+
     def read(self, address: int, length: int) -> bytes:
         """Return the bytes of a range its owner may read, or raise AccessViolation."""
         self._begin(address, False)

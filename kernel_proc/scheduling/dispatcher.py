@@ -11,7 +11,7 @@ Spec: Windows scheduling; WDK, Windows Kernel-Mode Process and Thread Manager.
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import greenlet
 
@@ -24,10 +24,12 @@ from kernel_proc.scheduling.stuck_threads import describe_stuck, describe_waitin
 from kernel_proc.scheduling.timer_queue import TimerQueue
 
 if TYPE_CHECKING:
+    from kernel_proc.scheduling.interrupt_line import InterruptLine
     from kernel_proc.scheduling.kthread import KThread
     from kernel_proc.scheduling.processor import Processor
 
 _SOURCES_EVERY: Final = 64  # passes between two looks at the sources while busy
+_NO_LINE: Final = memoryview(bytes(8)).cast("Q")  # never raised
 
 
 class Deadlock(Exception):
@@ -39,8 +41,22 @@ class Deadlock(Exception):
         super().__init__(f"the machine can never go on: {waiting}")
 
 
+class SteppedDevice(Protocol):
+    """A device in this very process, which goes on when the processor has nothing to do."""
+
+    def step(self) -> bool:
+        """Do one piece of work; False if there was none."""
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when there will be work although nobody asks, or None."""
+
+
 class Dispatcher:
-    """Ready queue, greenlet pool, timers and the loop of one processor."""
+    """Ready queue, greenlet pool, timers and the loop of one processor.
+
+    `line` is the interrupt line in shared memory, if there is one, `line_word` its word and
+    `line_seen` what it was when it was last looked at. `device` is stepped when idle, in process.
+    """
 
     __slots__ = (
         "_greenlet",
@@ -49,8 +65,12 @@ class Dispatcher:
         "_posted",
         "_processor",
         "_random",
+        "device",
         "hardware",
         "idle",
+        "line",
+        "line_seen",
+        "line_word",
         "looping",
         "passes",
         "ready_queue",
@@ -70,6 +90,10 @@ class Dispatcher:
         self.ready_queue = ReadyQueue()
         self.timers = TimerQueue()
         self.hardware: deque[Callable[[], object]] = deque()
+        self.device: SteppedDevice | None = None
+        self.line: InterruptLine | None = None
+        self.line_word = _NO_LINE
+        self.line_seen = 0
         self.threads: set[KThread] = set()
         self.looping = False
         self.stopping = False
@@ -185,11 +209,25 @@ class Dispatcher:
         deadline = self.timers.next_ns()
         clock = self._processor.clock
         if not isinstance(clock, VirtualClock):
-            self.idle.wait(deadline, self._posted)
-        elif deadline is not None:
+            if self.line is None:
+                self.idle.wait(deadline, self._posted)
+            else:
+                self.idle.wait(deadline, self._posted, self.line)
+            return
+        if self.device is not None:
+            if self.device.step():
+                return
+            deadline = _earlier(deadline, self.device.next_deadline_ns(), clock.now_ns())
+        if deadline is not None:
             clock.advance_to(deadline)
         else:
             raise Deadlock(describe_waiting(self.waiting_threads()))
+
+    def forget_line(self) -> None:
+        """Look at no interrupt line any more."""
+        self.line = None
+        self.line_word = _NO_LINE
+        self.line_seen = 0
 
     def run_thread(self, routine: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a routine in a fresh system thread to its end."""
@@ -223,6 +261,9 @@ class Dispatcher:
             busy = True
         if self._posted:
             self._run_callbacks(self._posted)
+            busy = True
+        if self.line_word[0] != self.line_seen and self.line is not None:
+            self.line.take()
             busy = True
         if processor.pending:
             processor.take_pending()
@@ -305,15 +346,22 @@ class Dispatcher:
         stuck = (describe_stuck(thread) for thread in self.waiting_threads())
         work_queues = self._processor.work_queues
         dpc_thread = self._processor.dpc_thread
+        threads = sorted(self.threads, key=lambda thread: thread.number)
         return {
             "passes": self.passes,
             "switches": self.switches,
             "pooled_greenlets": len(self._pool),
             "timers": len(self.timers),
-            "threads": [
-                thread.describe() for thread in sorted(self.threads, key=lambda t: t.number)
-            ],
+            "threads": [thread.describe() for thread in threads],
+            "thread_table": [thread.inspect() for thread in threads],
             "stuck": [text for text in stuck if text is not None],
             "threaded_dpcs": dpc_thread.inspect() if dpc_thread is not None else {},
             "work_queues": work_queues.inspect() if work_queues is not None else {},
         }
+
+
+def _earlier(timer_ns: int | None, device_ns: int | None, now_ns: int) -> int | None:
+    """Return the next moment at which something is due; a device that is late has its say now."""
+    if device_ns is None or device_ns <= now_ns:
+        return timer_ns
+    return device_ns if timer_ns is None else min(timer_ns, device_ns)

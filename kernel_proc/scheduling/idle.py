@@ -1,7 +1,9 @@
 """What the processor does when no thread can run.
 
 Across processes it sleeps in one zmq poller over the zmq sockets and one epoll descriptor
-(plain descriptors, the timer, the wake-up eventfd). In process it has nothing to wait for.
+(plain descriptors, the timer, the wake-up eventfd). Before it sleeps it looks for a short while,
+yielding to whoever else wants the core: a client that has its answer asks again at once, a device
+command is done in less time than a sleep and a wake-up take. In process it has nothing to wait for.
 
 Rules: dispatcher only; `wake` alone may be called from other OS threads.
 """
@@ -12,13 +14,20 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import zmq
 
 from kernel_proc.scheduling.timer_descriptor import TimerDescriptor
+from shared.clock import now_ns
+
+if TYPE_CHECKING:
+    from kernel_proc.scheduling.interrupt_line import InterruptLine
 
 _COLLECT_ABOVE: Final = 50_000  # young objects; the collector itself is off in the kernel process
+DEFAULT_SPIN_NS: Final = 30_000
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
 _FULL_AFTER: Final = 20  # collections of the young, or what they let grow old would stay for ever
 
 
@@ -34,8 +43,13 @@ class Idle(Protocol):
     def remove_source(self, source: Any) -> None:
         """Forget `source`."""
 
-    def wait(self, deadline_ns: int | None, posted: deque[Any]) -> None:
-        """Sleep until a source, a deadline or a wake-up; run the callbacks of ready sources."""
+    def wait(
+        self, deadline_ns: int | None, posted: deque[Any], line: "InterruptLine | None" = None
+    ) -> None:
+        """Sleep until a source, a deadline, a wake-up or the line; run callbacks of ready sources.
+
+        The device of `line` is told of the sleep, since it writes its eventfd for a sleeper only.
+        """
 
     def look(self) -> None:
         """Run the callbacks of ready sources without sleeping."""
@@ -65,7 +79,9 @@ class VirtualIdle:
         """Forget the source."""
         self._sources.pop(source, None)
 
-    def wait(self, deadline_ns: int | None, posted: deque[Any]) -> None:
+    def wait(
+        self, deadline_ns: int | None, posted: deque[Any], line: "InterruptLine | None" = None
+    ) -> None:
         """Return at once: virtual time is advanced by the dispatcher."""
 
     def look(self) -> None:
@@ -82,12 +98,14 @@ class PollerIdle:
     """The real sleep.
 
     `asleep` is announced before the posted work is looked at once more, and a poster appends
-    before it looks at `asleep`, so that one of the two always sees the other.
+    before it looks at `asleep`, so that one of the two always sees the other. `spin_ns` is how long
+    it looks before it sleeps.
     """
 
     __slots__ = (
         "_callbacks",
         "_epoll",
+        "_looks",
         "_poller",
         "_sockets",
         "_timer",
@@ -95,12 +113,15 @@ class PollerIdle:
         "_wake_lock",
         "asleep",
         "sleeps",
+        "spin_ns",
     )
 
     def __init__(self) -> None:
         self.asleep = False
         self.sleeps = 0
+        self.spin_ns = DEFAULT_SPIN_NS
         self._sockets: dict[Any, Callable[[], object]] = {}
+        self._looks: dict[Any, Callable[[int], Any]] = {}
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._epoll = select.epoll()
         self._poller = zmq.Poller()
@@ -115,6 +136,8 @@ class PollerIdle:
         """Watch a descriptor (through epoll) or a zmq socket (in the poller)."""
         if isinstance(source, zmq.Socket):
             self._sockets[source] = callback
+            # The C method itself: the Python layer above it costs more than it gives.
+            self._looks[source] = super(zmq.Socket, source).get
             self._poller.register(source, zmq.POLLIN)
             return
         descriptor = source if isinstance(source, int) else source.fileno()
@@ -125,23 +148,50 @@ class PollerIdle:
         """Stop watching; call it before the descriptor is closed."""
         if isinstance(source, zmq.Socket):
             if self._sockets.pop(source, None) is not None:
+                del self._looks[source]
                 self._poller.unregister(source)
             return
         descriptor = source if isinstance(source, int) else source.fileno()
         if self._callbacks.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
-    def wait(self, deadline_ns: int | None, posted: deque[Any]) -> None:
+    def wait(
+        self, deadline_ns: int | None, posted: deque[Any], line: "InterruptLine | None" = None
+    ) -> None:
         """Sleep; costs no processor time until something happens."""
         young, _, middle_collections = gc.get_count()
         if young > _COLLECT_ABOVE:
             gc.collect(2 if middle_collections >= _FULL_AFTER else 1)
+        if self.spin_ns and self._spin(deadline_ns, posted, line):
+            return
         self._timer.arm(deadline_ns)
         self.asleep = True
-        ready = self._poller.poll(0 if posted else None)
+        if line is None:
+            ready = self._poller.poll(0 if posted else None)
+        else:
+            ready = self._poller.poll(0 if line.announce_sleep() or posted else None)
+            line.awake()
         self.sleeps += 1
         self.asleep = False
         self._dispatch(ready)
+
+    def _spin(
+        self, deadline_ns: int | None, posted: deque[Any], line: "InterruptLine | None"
+    ) -> bool:
+        """Look for a while; True if there is something to do. Descriptors are not looked at."""
+        until = now_ns() + self.spin_ns
+        if deadline_ns is not None and deadline_ns < until:
+            until = deadline_ns
+        while True:
+            for socket, get in self._looks.items():
+                if get(_EVENTS) & _POLLIN:
+                    self._sockets[socket]()
+                    return True
+            if posted or (line is not None and line.is_raised()):
+                return True
+            if now_ns() >= until:
+                return False
+            os.sched_yield()
 
     def look(self) -> None:
         """Serve what is ready now."""

@@ -144,10 +144,31 @@ class KThread(DispatcherObject):
     def describe(self) -> str:
         """Return name, state and, if it waits, what for."""
         text = f"{self} {_STATE_NAMES[self._state]}"
-        if self._state == WAITING and self.wait_block is not None:
-            waited = ", ".join(_describe_waited(entry) for entry in self.wait_block.objects)
-            text += f" for {waited or 'time to pass'}{self._apcs_held_back(self.wait_block.irql)}"
-        return text
+        waited = self._waits_for()
+        return f"{text} for {waited}" if waited else text
+
+    def inspect(self) -> dict[str, Any]:
+        """Return whose it is, its state and what it waits for."""
+        process = self.process
+        return {
+            "thread": self.number,
+            "name": self.name,
+            "process_number": process.number if process is not None else 0,
+            "pid": process.process_id if process is not None else 0,
+            "system": self._is_system,
+            "priority": self.priority,
+            "irps": len(self.irps),
+            "terminating": self.terminating,
+            "state": _STATE_NAMES[self._state],
+            "waits_for": self._waits_for(),
+        }
+
+    def _waits_for(self) -> str:
+        block = self.wait_block
+        if self._state != WAITING or block is None:
+            return ""
+        waited = ", ".join(_describe_waited(entry) for entry in block.objects)
+        return f"{waited or 'time to pass'}{self._apcs_held_back(block.irql)}"
 
     def _apcs_held_back(self, irql: int) -> str:
         # The likely cause of a wait without end: the APC that would end it cannot run.

@@ -17,12 +17,14 @@ DEFAULT_POOL_QUOTA: Final = 64 * 1024 * 1024
 class KProcess(DispatcherObject):
     """A process; signalled when it has ended.
 
-    `address_space` and `handle_table` belong to the rooms above (memory, io_manager), which
-    fill and type them.
+    `address_space`, `handle_table` and `doorbells` belong to the rooms above (memory, io_manager,
+    driver), which fill and type them; `doorbells` is the process's way to the HCA, made when first
+    asked for.
     """
 
     __slots__ = (
         "address_space",
+        "doorbells",
         "exiting",
         "handle_table",
         "locked_pages",
@@ -48,6 +50,7 @@ class KProcess(DispatcherObject):
         self.threads: set[KThread] = set()
         self.address_space: Any = None
         self.handle_table: Any = None
+        self.doorbells: Any = None
         self.exiting = False
         self.locked_pages = 0
         self.pool_quota = pool_quota

@@ -16,9 +16,12 @@ from kernel_proc.server.connection_gate import AHEAD
 from kernel_proc.settings import KernelSettings
 
 _MOST: Final = 1 << 20
-_OWN: Final = 48  # sockets, poller, timer, log, and what is open for a moment
+# Sockets, poller, timer, log, the HCA, kernel memory, and what is open for a moment.
+_OWN: Final = 72
 _PER_SILENT: Final = 6  # connection, pidfd, its lane's eventfd, what a Hello brings
-_PER_SESSION: Final = 7  # lifeline, pidfd, memory, maps, its lane's eventfd, an arena being made
+# Lifeline, pidfd, memory, maps, its lane's eventfd, an arena being made; doorbells and eventfd.
+_PER_SESSION: Final = 9
+_PER_ARENA: Final = 2  # its mapping and its bus segment hold one each
 _PLANNED_ARENAS: Final = 4  # of a session, when descriptors are short
 _STRANGERS: Final = 32
 
@@ -29,7 +32,10 @@ LISTENER_CONNECTIONS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class DescriptorPlan:
-    """The bounds; `connections` are those of one session to the request socket."""
+    """The bounds; `connections` are those of one session to the request socket.
+
+    An arena takes two descriptors.
+    """
 
     sessions: int
     silent: int
@@ -46,8 +52,9 @@ def plan_descriptors(settings: KernelSettings, limit: int) -> DescriptorPlan:
     shared = _OWN + silent * _PER_SILENT + strangers + min(AHEAD, limit // 16)
     fixed = _PER_SESSION + connections + LISTENER_CONNECTIONS
     left = limit - shared
-    sessions = max(1, min(settings.max_sessions, left // (fixed + _PLANNED_ARENAS)))
-    arenas = max(sessions, left - sessions * fixed)
+    planned = _PLANNED_ARENAS * _PER_ARENA
+    sessions = max(1, min(settings.max_sessions, left // (fixed + planned)))
+    arenas = max(sessions, (left - sessions * fixed) // _PER_ARENA)
     return DescriptorPlan(sessions, silent, strangers, connections, arenas)
 
 

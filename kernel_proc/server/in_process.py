@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from kernel_proc.channel_interface.doorbell_grant import DoorbellGrant
 from kernel_proc.memory.arenas import ArenaGrant
 from kernel_proc.memory.private_memory import PrivateMemory
 from kernel_proc.scheduling.processor import Processor
@@ -22,6 +23,7 @@ from kernel_proc.server.session import Session
 from kernel_proc.server.session_server import SessionServer
 from shared.envelope import parse_header
 from shared.messages import Welcome
+from shared.nt_status import STATUS_NO_SUCH_DEVICE
 
 _LISTENER: Final = 0
 
@@ -121,6 +123,17 @@ class InProcessSession:
     def allocate_arena(self, length: int) -> ArenaGrant:
         """Make an arena; the descriptor is the caller's."""
         grant: ArenaGrant = self._processor.run_thread(self.session.arenas.allocate, length)
+        return grant
+
+    def open_doorbells(self) -> DoorbellGrant:
+        """Give the session's way to the HCA; the descriptors are the caller's."""
+        doorbells = self._rundown.doorbells
+        if doorbells is None:
+            return DoorbellGrant(STATUS_NO_SUCH_DEVICE, reason="this kernel runs without an HCA")
+        session = self.session
+        grant: DoorbellGrant = self._processor.run_thread(
+            doorbells.open, session.process, session.lane
+        )
         return grant
 
     def arena_mapped(self, arena: int, base: int) -> int:

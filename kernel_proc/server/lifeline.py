@@ -1,4 +1,4 @@
-"""The lifeline of an open session: arena messages, and the sign that its process lives.
+"""The lifeline of an open session: memory messages, and the sign that its process lives.
 
 Messages are served one at a time on a KTHREAD of the session, because making memory may take
 long; meanwhile the next ones wait in the socket. The end of the connection (death or exec), a
@@ -14,6 +14,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
+from kernel_proc.channel_interface.doorbell_grant import DoorbellIssuer
 from kernel_proc.scheduling.kthread import create_user_thread
 from kernel_proc.scheduling.raised_status import RaisedStatus
 from kernel_proc.server.packet import (
@@ -25,20 +26,40 @@ from kernel_proc.server.packet import (
 )
 from kernel_proc.server.session import Session
 from shared.message_codec import MessageError, decode
-from shared.messages import AllocateArena, ArenaGranted, ArenaMapped, Done, FreeArena, Message
-from shared.nt_status import STATUS_INVALID_PARAMETER, STATUS_SUCCESS
+from shared.messages import (
+    AllocateArena,
+    ArenaGranted,
+    ArenaMapped,
+    Done,
+    DoorbellsGranted,
+    FreeArena,
+    Message,
+    OpenDoorbells,
+)
+from shared.nt_status import (
+    STATUS_INVALID_PARAMETER,
+    STATUS_NO_SUCH_DEVICE,
+    STATUS_SUCCESS,
+)
 
 Depart = Callable[[Session, str], object]
 
 
 class Lifeline:
-    """One connection with its session."""
+    """One connection with its session; `doorbells` issues its way to the HCA, if there is one."""
 
-    def __init__(self, connection: socket.socket, session: Session, depart: Depart) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        session: Session,
+        depart: Depart,
+        doorbells: DoorbellIssuer | None = None,
+    ) -> None:
         process = session.process
         self._connection = connection
         self._session = session
         self._depart = depart
+        self._doorbells = doorbells
         self._processor = process.processor
         self._thread = create_user_thread(self._processor, process, f"{process.name}/lifeline")
         self._is_open = True
@@ -104,6 +125,8 @@ class Lifeline:
         elif isinstance(message, FreeArena):
             reason = f"this process has no arena {message.arena}"
             self._done(message.request, arenas.free(message.arena), reason)
+        elif isinstance(message, OpenDoorbells):
+            self._open_doorbells(message.request)
         else:
             reason = f"{type(message).__name__} has no place on an open lifeline"
             self._answer(Done(0, STATUS_INVALID_PARAMETER, reason))
@@ -118,6 +141,20 @@ class Lifeline:
             self._answer(granted, grant.descriptor)
         finally:
             close_all([grant.descriptor])
+
+    def _open_doorbells(self, request: int) -> None:
+        if self._doorbells is None:
+            self._done(request, STATUS_NO_SUCH_DEVICE, "this kernel runs without an HCA")
+            return
+        grant = self._doorbells.open(self._session.process, self._session.lane)
+        if grant.status != STATUS_SUCCESS:
+            self._done(request, grant.status, grant.reason)
+            return
+        granted = DoorbellsGranted(request, grant.number, grant.length, grant.status_length)
+        try:
+            self._answer(granted, *grant.descriptors)
+        finally:
+            close_all(grant.descriptors)
 
     def _done(self, request: int, status: int, reason: str) -> None:
         self._answer(Done(request, status, "" if status == STATUS_SUCCESS else reason))

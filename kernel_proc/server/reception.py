@@ -14,6 +14,7 @@ from kernel_proc.io_manager.handle_table import HandleTable
 from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.memory.address_space import AddressSpace
 from kernel_proc.memory.arenas import ArenaTable
+from kernel_proc.memory.bus import Bus
 from kernel_proc.memory.private_memory import PrivateMemory
 from kernel_proc.memory.quota import MemoryQuota
 from kernel_proc.scheduling.os_lane import Lane
@@ -46,10 +47,12 @@ class Reception:
         make_lane: MakeLane,
         log: Callable[[str], object],
         arenas: int,
+        bus: Bus | None = None,
     ) -> None:
         self.arena_total = MemoryQuota(settings.arena_bytes_total)
         self.arena_places = MemoryQuota(arenas)
         self.opened = 0
+        self._bus = bus
         self._io = io
         self._settings = settings
         self._sessions = sessions
@@ -74,7 +77,9 @@ class Reception:
             count = len(self._sessions)
             return Refused(STATUS_TOO_MANY_SESSIONS, f"the kernel serves {count} processes already")
         session = self.open(greeting.hello.process_name, peer.pid, private, peer, lane)
-        session.lifeline = Lifeline(connection, session, self._rundown.begin)
+        session.lifeline = Lifeline(
+            connection, session, self._rundown.begin, self._rundown.doorbells
+        )
         self._log(f"{session} opened")
         if not send_packet(connection, self.welcome(session)):
             self._rundown.begin(session, "it left before it was welcomed")
@@ -96,7 +101,7 @@ class Reception:
             self._io.processor, printable, pid, pool_quota=settings.pool_bytes_per_process
         )
         lane = lane or self._make_lane(f"lane {number}")
-        space = AddressSpace(process, lane, private=private)
+        space = AddressSpace(process, lane, private=private, bus=self._bus)
         process.address_space = space
         process.handle_table = HandleTable(settings.max_handles_per_session)
         arenas = ArenaTable(

@@ -1,7 +1,8 @@
 """The end of a session: everything its process holds is given back, once, in a fixed order.
 
-No more mail; handles closed and requests cancelled by the I/O manager; no page may be left
-locked; arenas, address space and lane go last, because drivers may touch the memory until then.
+No more mail; handles closed and requests cancelled by the I/O manager, and what the drivers held
+for the process given back; then its way to the HCA; no page may be left locked; arenas, address
+space and lane go last, because drivers may touch the memory until then.
 The lane's last errand closes the lifeline: the process's memory is out of reach from then on.
 
 Rules: `begin` at PASSIVE_LEVEL anywhere; the work runs on a system thread and waits.
@@ -11,6 +12,7 @@ Spec: WDK: IRP_MJ_CLEANUP, IRP_MJ_CLOSE; bug check 0x76; docs/rundown.md.
 from collections.abc import Callable
 from typing import Final
 
+from kernel_proc.channel_interface.doorbell_grant import DoorbellIssuer
 from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.io_manager.system_services import run_down_process
 from kernel_proc.memory.mdl import check_no_locked_pages
@@ -40,6 +42,7 @@ class Rundown:
         self._sessions = sessions
         self._server = server
         self._log = log
+        self.doorbells: DoorbellIssuer | None = None  # set once there is an HCA
         self.completed = 0
         self.none_left = Event(io.processor, notification=True, signaled=True)
 
@@ -63,6 +66,8 @@ class Rundown:
         stuck.set(STUCK_LIMIT_NS, dpc=Dpc(process.processor, lambda *_: lane.abandon()))
         run_down_process(self._io, process)
         stuck.cancel()
+        if self.doorbells is not None:
+            self.doorbells.close(process)
         check_no_locked_pages(process)
         session.arenas.close()
         session.address_space.close()

@@ -164,6 +164,7 @@ class Session:
         return {
             "session": self.number,
             "process": self.process.name,
+            "process_number": self.process.number,
             "pid": self.process.process_id,
             "ending": self.ending,
             "threads": sorted(self.threads),
@@ -172,6 +173,11 @@ class Session:
             "requests": self.requests,
             "refused_requests": self.refused_requests,
             "dropped_answers": self.dropped_answers,
+            "handles": len(self.process.handle_table.entries),
+            "locked_pages": self.process.locked_pages,
+            "pool_charged": self.process.pool_charged,
+            "pool_quota": self.process.pool_quota,
+            "arenas": self.arenas.inspect(),
         }
 
 

@@ -44,47 +44,48 @@ class Wrong(NamedTuple):
 
 WRONG: Final = {
     "completes twice": Wrong(
-        "finish(irp, nt.STATUS_SUCCESS, length)",
-        "finish(irp, nt.STATUS_SUCCESS, length)\nfinish(irp, nt.STATUS_SUCCESS, length)",
+        "wdm.finish_request(irp, wdm.STATUS_SUCCESS, len(letter))",
+        "wdm.finish_request(irp, wdm.STATUS_SUCCESS, len(letter))\n"
+        "wdm.finish_request(irp, wdm.STATUS_SUCCESS, len(letter))",
         0x44,
         None,
         0x44,
     ),
     "touches a user pointer from a DPC": Wrong(
-        "irp.system_buffer[:length] = letter[:length]",
-        "wdm.write_user_buffer(irp, irp.user_buffer, letter[:length])",
+        "irp.system_buffer[: len(letter)] = letter",
+        "wdm.write_user_buffer(irp, irp.user_buffer, letter)",
         0x0A,
         None,
         0x0A,
     ),
     "waits at DISPATCH_LEVEL": Wrong(
-        "self.readers.insert(irp)  # marks it pending; from here it is not ours",
-        "irql = self.readers.lock.acquire()\n"
+        "readers.insert(irp)  # marks it pending; from here it is not ours",
+        "irql = readers.lock.acquire()\n"
         "wdm.delay_execution(device.processor, 1_000_000)\n"
-        "self.readers.lock.release(irql)",
+        "readers.lock.release(irql)",
         0xC4,
         0x122,
         0x0A,
     ),
     "forgets to mark pending": Wrong(
-        "self.readers.insert(irp)  # marks it pending; from here it is not ours",
-        "self.readers.insert_irp(irp)",
+        "readers.insert(irp)  # marks it pending; from here it is not ours",
+        "readers.insert_irp(irp)",
         0xC9,
         0x23D,
         None,
     ),
     "leaks locked pages": Wrong(
-        "letter = wdm.read_user_buffer(irp, address, length)",
-        "mdl = wdm.allocate_mdl(device.processor, address, length)\n"
+        "letters.append(wdm.read_user_buffer(irp, location.type3_input_buffer, length))",
+        "mdl = wdm.allocate_mdl(device.processor, location.type3_input_buffer, length)\n"
         "wdm.probe_and_lock_pages(mdl, wdm.USER_MODE, wdm.IO_READ_ACCESS)\n"
-        "letter = wdm.map_locked_pages(mdl).read(0, length)",
+        "letters.append(wdm.map_locked_pages(mdl).read(0, length))",
         0xCB,
         None,
         0x76,
     ),
     "forwards with a cancel routine set": Wrong(
-        "self.readers.insert(irp)  # marks it pending; from here it is not ours",
-        "wdm.set_cancel_routine(irp, lambda *_: finish(irp, nt.STATUS_CANCELLED))\n"
+        "readers.insert(irp)  # marks it pending; from here it is not ours",
+        "wdm.set_cancel_routine(irp, lambda *_: wdm.finish_request(irp, wdm.STATUS_CANCELLED))\n"
         "wdm.skip_current_irp_stack_location(irp)\n"
         'return wdm.call_driver(device.io.devices["noop"], irp)',
         0xC9,

@@ -278,7 +278,7 @@ def check_bound_of_two(name: str) -> None:
 
 
 def test_a_kernel_short_of_descriptors_admits_fewer_and_lives(start: Any):
-    kernel = start("--max-silent-connections", "1000", descriptors=320)
+    kernel = start("--max-silent-connections", "1000", descriptors=384)
     check_bound_of_two(kernel.name)
     kernel.wait_for_sessions(0)
     with contextlib.ExitStack() as open_ones:

@@ -1,4 +1,4 @@
-"""Cases of Windows' own test suites through the door: W1 to W6, W8, W11, W13, K30.
+"""Cases of Windows' own test suites through the door: W1 to W6, W8, W11, W13, K30, S1 to S3.
 
 The drivers are files that a real kernel loads; the user process is this one.
 """
@@ -9,9 +9,21 @@ from typing import Any
 
 import pytest
 
-from shared.ioctl_codes import METHOD_BUFFERED, METHOD_NEITHER
-from shared.nt_status import STATUS_PENDING, STATUS_SUCCESS, nt_error
-from tests.drivers import status_matrix, wire_cases
+from shared.ioctl_codes import (
+    METHOD_BUFFERED,
+    METHOD_IN_DIRECT,
+    METHOD_NEITHER,
+    METHOD_OUT_DIRECT,
+    ctl_code,
+)
+from shared.nt_status import (
+    STATUS_INVALID_DEVICE_REQUEST,
+    STATUS_INVALID_PARAMETER,
+    STATUS_PENDING,
+    STATUS_SUCCESS,
+    nt_error,
+)
+from tests.drivers import sioctl, status_matrix, wire_cases
 from tests.drivers.status_matrix import (
     COMBINATIONS,
     METHODS,
@@ -34,7 +46,9 @@ OUTPUT = 256
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernel() -> Iterator[None]:
-    drivers = [f"{Path(driver.__file__)}:driver_entry" for driver in (status_matrix, wire_cases)]
+    drivers = [
+        f"{Path(driver.__file__)}:driver_entry" for driver in (status_matrix, wire_cases, sioctl)
+    ]
     # Free: many combinations break a rule on purpose.
     with start_kernel(NAME, settings={"driver": drivers}):
         yield
@@ -101,6 +115,27 @@ def test_w1_w2_w5_w6_overlapped_handle(process: UserProcess):
             assert (block.status, block.information) == ((iosb, 3) if delivered else UNTOUCHED)
             assert matrix.data() == expected_data(method, iosb)
             asked += 1
+    assert asked == 459
+
+
+def test_w5_a_user_apc_comes_where_the_end_is_told(process: UserProcess):
+    matrix = Matrix(process, overlapped=True)
+    came: list[int] = []
+    asked = 0
+    for method in METHODS:
+        for ret, iosb, pending in COMBINATIONS:
+            asked += 1
+            _, block = matrix.ask(
+                method, ret, iosb, pending,
+                apc_context=asked, apc=lambda context, block: came.append(context),
+            )  # fmt: skip
+            delivered = is_delivered(iosb, pending)
+            while delivered and not came:
+                process.sleep_alertable(10)
+            process.sleep_alertable(0)
+            assert came == ([asked] if delivered else [])
+            assert (block.status, block.information) == ((iosb, 3) if delivered else UNTOUCHED)
+            came.clear()
     assert asked == 459
 
 
@@ -209,3 +244,46 @@ def test_k30b_an_irp_follows_when_fast_io_declines(process: UserProcess, method:
     assert seen[0] == wire_cases.BY_IRP
     assert seen[2:4] == (addresses if method == METHOD_NEITHER else (0, 0))
     assert seen[4:] == addresses
+
+
+def ask_sioctl(
+    process: UserProcess, device: str, code: int, sent: bytes, room: int
+) -> tuple[int, bytes]:
+    """Return the status, and as many bytes of the output as Information says."""
+    output = bytearray(room)
+    with process.open_device(device) as sample:
+        try:
+            information = sample.device_io_control(code, sent, output)
+        except NtStatusError as error:
+            return error.status, b""
+    return STATUS_SUCCESS, bytes(output[:information])
+
+
+@pytest.mark.parametrize("device", [sioctl.OLD_DEVICE, sioctl.DEVICE])
+def test_s1_lengths_and_codes_sioctl_refuses(process: UserProcess, device: str):
+    for known in sioctl.CODES.values():
+        for sent, room in ((b"", 64), (b"question", 0)):
+            assert ask_sioctl(process, device, known, sent, room)[0] == STATUS_INVALID_PARAMETER
+        status, _ = ask_sioctl(process, device, known, b"question", 37)
+        refused = device == sioctl.DEVICE
+        assert status == (STATUS_INVALID_PARAMETER if refused else STATUS_SUCCESS)
+    unknown = ctl_code(sioctl.DEVICE_TYPE, 0xA00, METHOD_BUFFERED, 0)
+    status, _ = ask_sioctl(process, device, unknown, b"question", 64)
+    assert status == STATUS_INVALID_DEVICE_REQUEST
+
+
+@pytest.mark.parametrize("room", [10, 38, 64])
+def test_s2_information_is_what_fits_of_the_message(process: UserProcess, room: int):
+    buffered = sioctl.CODES[METHOD_BUFFERED]
+    answer = ask_sioctl(process, sioctl.OLD_DEVICE, buffered, b"question", room)
+    assert answer == (STATUS_SUCCESS, sioctl.MESSAGE[:room])
+
+
+@pytest.mark.parametrize("method", [METHOD_IN_DIRECT, METHOD_OUT_DIRECT])
+def test_s3_the_system_buffer_never_reaches_the_caller(process: UserProcess, method: int):
+    sent = b"question"
+    status, answer = ask_sioctl(process, sioctl.DEVICE, sioctl.CODES[method], sent, 64)
+    assert (status, len(answer)) == (STATUS_SUCCESS, 64)  # Information is the MDL's byte count
+    message = sioctl.MESSAGE if method == METHOD_OUT_DIRECT else b""
+    assert answer == message.ljust(64, b"\0")
+    assert sent == b"question"

@@ -22,7 +22,6 @@ from shared.ioctl_codes import METHOD_BUFFERED, METHOD_NEITHER, ctl_code
 from shared.nt_status import (
     STATUS_ACCESS_VIOLATION,
     STATUS_CANCELLED,
-    STATUS_INSUFFICIENT_RESOURCES,
     STATUS_INVALID_DEVICE_REQUEST,
     STATUS_PENDING,
     STATUS_SUCCESS,
@@ -32,7 +31,7 @@ from tests.drivers.mailbox_page import ENTRY, WRONG, driver_source
 READ = ctl_code(0x8010, 0x800, METHOD_BUFFERED, 0)
 WRITE = ctl_code(0x8010, 0x801, METHOD_NEITHER, 0)
 MEMORY = 0x7000_0000_0000
-OUTPUT = MEMORY + 0x800
+OUTPUT = MEMORY + 0x1800
 
 
 class Mailbox:
@@ -44,7 +43,7 @@ class Mailbox:
         settings = KernelSettings(verifier=verifier, driver=(f"{path}:{ENTRY}",))
         self.machine = Machine(settings, in_process=True)
         self.door = self.machine.connect_in_process("user")
-        self.memory = memoryview(bytearray(0x1000))
+        self.memory = memoryview(bytearray(0x2000))
         space = self.door.session.address_space
         assert space.add_arena(9, MEMORY, len(self.memory), self.memory) == STATUS_SUCCESS
         self.thread = self.new_thread()
@@ -80,7 +79,7 @@ class Mailbox:
     def received(self, request: DeviceControlRequest) -> bytes:
         self.machine.processor.run_until(lambda: request.finished)
         assert request.iosb_status == STATUS_SUCCESS
-        return bytes(self.memory[0x800 : 0x800 + request.information])
+        return bytes(self.memory[0x1800 : 0x1800 + request.information])
 
     def stop(self) -> None:
         processor = self.machine.processor
@@ -126,10 +125,24 @@ def test_a_letter_is_cut_to_the_readers_buffer(mailbox: Mailbox):
 
 def test_a_letter_nobody_can_read_is_a_status(mailbox: Mailbox):
     assert mailbox.write(b"letter", address=0x10_0000_0000) == STATUS_ACCESS_VIOLATION
-    assert mailbox.write(bytes(4097)[:4096]) == STATUS_SUCCESS
-    for _ in range(63):
-        assert mailbox.write(b"x") == STATUS_SUCCESS
-    assert mailbox.write(b"x") == STATUS_INSUFFICIENT_RESOURCES
+    mailbox.write(b"next")
+    assert mailbox.received(mailbox.read()) == b"next"
+
+
+def test_letters_are_bounded_in_length_and_number(mailbox: Mailbox):
+    request = DeviceControlRequest(mailbox.handle, WRITE, input_address=MEMORY, input_length=5000)
+    assert mailbox.call(device_io_control_file, request) == STATUS_SUCCESS
+    assert request.information == 4096
+    for number in range(64):  # one more than there is room for
+        assert mailbox.write(bytes([number])) == STATUS_SUCCESS
+    received = [mailbox.received(mailbox.read()) for _ in range(64)]
+    assert received == [bytes([number]) for number in range(64)]
+    assert not mailbox.read().finished
+
+
+def test_the_driver_has_at_most_forty_lines():
+    lines = [line for line in driver_source().splitlines() if line.strip()]
+    assert len(lines) <= 40
 
 
 def test_an_unknown_code_is_refused(mailbox: Mailbox):
@@ -212,13 +225,13 @@ def test_the_address_that_was_touched_is_the_first_parameter(tmp_path: Path):
     stop = stop_of(tmp_path, "touches a user pointer from a DPC")
     assert stop.parameters == (OUTPUT, 2, 1, 0)
     assert stop.report["in_dpc"] is True
-    assert stop.report["driver"].startswith("Mailbox.deliver (mailbox.py:")
+    assert stop.report["driver"].startswith("driver_entry.<locals>.deliver (mailbox.py:")
 
 
 def test_who_left_pages_locked_is_named(tmp_path: Path):
     stop = stop_of(tmp_path, "leaks locked pages")
     assert stop.parameters[2:] == (MEMORY, 1)
-    assert "locked by Mailbox.control (mailbox.py:" in stop.headline()
+    assert "locked by driver_entry.<locals>.control (mailbox.py:" in stop.headline()
 
 
 def test_the_wait_is_named_with_its_level(tmp_path: Path):

@@ -12,6 +12,17 @@ from kernel_proc.settings import (
 )
 
 
+OTHER_VALUES = {
+    "name": "other",
+    "log": "file",
+    "latency_model": "plausible",
+    "latency_factor": "0.5",
+    "command_mode": "polling",
+    "max_qp_rd_atom": "8",
+    "kernel_memory_bytes": str(1 << 30),
+}
+
+
 def test_without_arguments_the_defaults_hold():
     options = parse_command_line([])
     assert options.settings == KernelSettings()
@@ -22,8 +33,8 @@ def test_every_setting_is_an_option():
     arguments = []
     for setting in fields(KernelSettings):
         option = "--" + setting.name.replace("_", "-")
-        value = {"name": "other", "log": "file"}.get(setting.name, "70000")
-        if setting.name.startswith("max_"):
+        value = OTHER_VALUES.get(setting.name, "70000")
+        if setting.name.startswith("max_") and setting.name not in OTHER_VALUES:
             value = "900"
         if isinstance(setting.default, bool):
             arguments.append(option.replace("--", "--no-", 1) if setting.default else option)
@@ -48,6 +59,9 @@ def test_every_setting_is_an_option():
         (["--max-sessions", "many"], "invalid int value: 'many'"),
         (["--max-sessions"], "expected one argument"),
         (["--ready-fd", "-1"], "-1 is no descriptor"),
+        (["--command-mode", "poll"], "command_mode must be event or polling, not 'poll'"),
+        (["--max-qp-rd-atom", "6"], "max_qp_rd_atom is a power of two, not 6"),
+        (["--latency-factor", "-1"], "latency_factor must lie between 0.0 and 1000.0, not -1.0"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(arguments: list[str], words: str):

@@ -22,7 +22,11 @@ GOLDEN: list[tuple[Any, str]] = [
     (m.ArenaMapped(2, 9, 0x7F0000000000), "95 06 01 02 09 cf00007f0000000000"),
     (m.FreeArena(3, 9), "94 07 01 03 09"),
     (m.Done(3, 0, ""), "95 08 01 03 00 a0"),
+    (m.OpenDoorbells(4), "93 09 01 04"),
+    (m.DoorbellsGranted(4, 2, 1 << 20, 4096), "96 0a 01 04 02 ce00100000 cd1000"),
     (m.BenchmarkRun("irp", 1, 64, 1000, 10), "98 14 01 a3 697270 01 40 cd03e8 0a 01"),
+    (m.VerbsRun(b"ab", b"c", 5, 6, 1 << 40),
+     "97 16 01 c402 6162 c401 63 05 06 cf0000010000000000"),
     (m.Counters(1, 2, 3, 4, 5, 6, 7, 8), "9a 15 01 01 02 03 04 05 06 07 08"),
 ]  # fmt: skip
 
@@ -45,6 +49,8 @@ def _values(cls: type[Any]) -> st.SearchStrategy[Any]:
         kind, measure = get_args(annotation)
         if kind is int:
             return st.integers(0, (1 << measure) - 1)
+        if kind is bytes:
+            return st.binary(max_size=measure)
         return st.text(st.characters(exclude_categories=("Cs",)), max_size=measure)
 
     return st.builds(cls, *(of(field.type) for field in fields(cls)))

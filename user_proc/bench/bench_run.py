@@ -200,7 +200,7 @@ class BenchRun:
         floors = [*self._row_floors.values(), *self._floors.values()]
         rows = [result.as_dict() for result in self._rows.values()]
         settings = self._settings.as_dict()
-        marks = self._marks(begun, floors)
+        marks = marks_of(begun, floors, self._settings.kernel_cpu is not None)
         marks += [mark for row in rows for mark in row["marks"]]
         provenance = end_provenance(begun, marks)
         provenance["warmup"] = {
@@ -217,17 +217,19 @@ class BenchRun:
             answers=answers_of(rows, settings["blocks_per_round"]),
         )
 
-    def _marks(self, begun: Mapping[str, Any], floors: list[FloorResult]) -> list[str]:
-        marks = []
-        if any(floor.measured.moved() > STEADY for floor in floors):
-            marks.append("unsteady")
-        if self._settings.kernel_cpu is None:
-            marks.append("unpinned")
-        if is_virtual():
-            marks.append("virtual")
-        if begun["load_before"][0] > _BUSY_PER_CORE * (begun["machine"]["cores"] or 1):
-            marks.append("busy")
-        return marks
+
+def marks_of(begun: Mapping[str, Any], floors: Sequence[FloorResult], pinned: bool) -> list[str]:
+    """Return what a reader must know of the whole run before trusting its figures."""
+    marks = []
+    if any(floor.measured.moved() > STEADY for floor in floors):
+        marks.append("unsteady")
+    if not pinned:
+        marks.append("unpinned")
+    if is_virtual():
+        marks.append("virtual")
+    if begun["load_before"][0] > _BUSY_PER_CORE * (begun["machine"]["cores"] or 1):
+        marks.append("busy")
+    return marks
 
 
 def _is_scheduled(spec: RowSpec | FloorSpec) -> bool:

@@ -1,12 +1,12 @@
 """The CSV view of a run document: one line per row.
 
 Rules: made from the document alone; what is None is an empty field, as CSV has no null; true and
-false are written as in JSON.
+false are written as in JSON; the members of a list are parted by spaces.
 """
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 COLUMNS: Final = (
@@ -41,17 +41,19 @@ COLUMNS: Final = (
 )
 
 
-def rows_as_csv(document: Mapping[str, Any]) -> str:
+def rows_as_csv(document: Mapping[str, Any], columns: Sequence[str] = COLUMNS) -> str:
     """Return the rows of a run document as CSV text with a line of names first."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(columns)
     for row in document["rows"]:
-        writer.writerow([_field(row[name]) for name in COLUMNS])
+        writer.writerow([_field(row[name]) for name in columns])
     return text.getvalue()
 
 
 def _field(value: Any) -> Any:
     if value is None:
         return ""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else value

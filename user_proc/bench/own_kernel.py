@@ -12,14 +12,14 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from shared.connection_file import instance_paths
 from user_proc.bench.bench_settings import BenchSettings
 from user_proc.bench.worker_group import WorkerGroup
-from user_proc.bench.worker_link import WorkerLink
+from user_proc.bench.worker_link import IRP_WORKER, WorkerLink
 from user_proc.errors import SofthcaError
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
 
@@ -66,13 +66,23 @@ class Round:
         return WorkerGroup(workers[:processes])
 
     def _start_workers(self, name: str, count: int) -> list[WorkerLink]:
-        """Start processes side by side, then wait until each is ready."""
-        started: list[WorkerLink] = []
-        self._stack.callback(_end_workers, started)
-        started.extend(WorkerLink(name, self._settings.user_cpu) for _ in range(count))
-        for link in started:
-            link.wait_until_ready()
-        return started
+        return start_workers(self._stack, name, count, self._settings.user_cpu)
+
+
+def start_workers(
+    stack: contextlib.ExitStack,
+    name: str,
+    count: int,
+    cpu: int | None = None,
+    module: str = IRP_WORKER,
+) -> list[WorkerLink]:
+    """Start processes side by side, then wait until each is ready; the stack ends them."""
+    started: list[WorkerLink] = []
+    stack.callback(_end_workers, started)
+    started.extend(WorkerLink(name, cpu, module) for _ in range(count))
+    for link in started:
+        link.wait_until_ready()
+    return started
 
 
 def _end_workers(links: list[WorkerLink]) -> None:
@@ -92,15 +102,22 @@ def open_round(settings: BenchSettings) -> Iterator[Round]:
 
 @contextlib.contextmanager
 def own_kernel(settings: BenchSettings, verifier: bool = False) -> Iterator[StartedKernel]:
-    """Start a kernel under a name nobody else uses."""
+    """Start a kernel in the mode asked for."""
+    with kernel_with({"verifier": verifier}, settings.kernel_cpu) as kernel:
+        yield kernel
+
+
+@contextlib.contextmanager
+def kernel_with(options: Mapping[str, object], cpu: int | None = None) -> Iterator[StartedKernel]:
+    """Start a kernel with these settings under a name nobody else uses, on one core if told."""
     name = f"bench-{os.getpid()}-{next(_numbers)}"
-    kernel = start_kernel(name, settings={"verifier": verifier})
+    kernel = start_kernel(name, settings=options)
     seconds = _HURRIED_SECONDS
     try:
         with _nameless_log(kernel) as log:
             try:
-                if settings.kernel_cpu is not None:
-                    pin_process(kernel.pid, settings.kernel_cpu)
+                if cpu is not None:
+                    pin_process(kernel.pid, cpu)
                 yield kernel
             except SofthcaError as error:
                 if kernel.running:

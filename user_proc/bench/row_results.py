@@ -36,7 +36,8 @@ def in_us(nanoseconds: float) -> float:
     return round(nanoseconds / 1000.0, 3)
 
 
-def _known_us(nanoseconds: float | None) -> float | None:
+def known_us(nanoseconds: float | None) -> float | None:
+    """Return nanoseconds as microseconds, None as it is."""
     return None if nanoseconds is None else in_us(nanoseconds)
 
 
@@ -152,7 +153,7 @@ class FloorResult:
             "depth": self.spec.depth,
             "processes": self.spec.processes,
             "p50_us": in_us(samples.judged_ns()),
-            "p99_us": _known_us(percentile(ordered, 99.0)),
+            "p99_us": known_us(percentile(ordered, 99.0)),
             "min_us": in_us(ordered[0]),
             "count": samples.count,
             "blocks": len(samples.blocks),
@@ -192,7 +193,7 @@ class RowResult:
             "count": samples.count,
             "blocks": len(samples.blocks),
             "p50_us": p50,
-            **_tail(samples),
+            **tail_of(samples),
             "ops_per_s": round(samples.count * 1e9 / self.row.elapsed_ns, 1),
             "elapsed_us": in_us(self.row.elapsed_ns),
             **self._usage(),
@@ -202,7 +203,7 @@ class RowResult:
             "convention": CONVENTION,
             "counts": self._counts(samples),
             "open_loop": self._open_loop(samples.count),
-            **_spread(samples, floor),
+            **spread_of(samples, floor),
             "block_each_us": self.row.each_us(),
             "round_p99_us": self._round_percentiles(99.0),
             "marks": self.marks(),
@@ -230,7 +231,7 @@ class RowResult:
             BlockSamples(tuple(blocks[first : first + size]))
             for first in range(0, len(blocks), size)
         ]
-        return [_known_us(percentile(samples.ordered(), percent)) for samples in rounds]
+        return [known_us(percentile(samples.ordered(), percent)) for samples in rounds]
 
     def _counts(self, samples: BlockSamples) -> dict[str, int]:
         return {
@@ -241,11 +242,11 @@ class RowResult:
         }
 
 
-def _tail(samples: BlockSamples) -> dict[str, Any]:
+def tail_of(samples: BlockSamples) -> dict[str, Any]:
     """Return the percentiles of all samples, the extremes, the mean and what it is made of."""
     ordered = samples.ordered()
     return {
-        **{name: _known_us(percentile(ordered, percent)) for name, percent in _PERCENTILES},
+        **{name: known_us(percentile(ordered, percent)) for name, percent in _PERCENTILES},
         "max_us": in_us(ordered[-1]),
         "min_us": in_us(ordered[0]),
         "mean_us": in_us(samples.total_ns / samples.count),
@@ -253,7 +254,7 @@ def _tail(samples: BlockSamples) -> dict[str, Any]:
     }
 
 
-def _spread(samples: BlockSamples, floor: BlockSamples) -> dict[str, Any]:
+def spread_of(samples: BlockSamples, floor: BlockSamples) -> dict[str, Any]:
     """Return how far the blocks lie apart, and the histogram of all samples."""
     medians = samples.block_medians()
     low, high = median_interval(medians)

@@ -4,7 +4,7 @@ Rules: the heading says whose numbers these are before the first number is seen.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
@@ -38,13 +38,25 @@ _FLOOR_WORDS: Final = {
     "thread_switch": "an event handed to another thread and back",
 }
 
+_MEANINGS: Final = {
+    "overloaded": "a row fell behind its schedule: its times are those of a growing queue, "
+    "and are not to be compared",
+    "copies": "a row made more or fewer copies than its method has",
+    "unsteady": "a floor moved by more than a tenth while measured: compare ratios rather "
+    "than times",
+    "unpinned": "processes were free to change cores (--pin CPU,CPU holds them)",
+    "virtual": "a virtual machine: other guests may take time from it",
+    "busy": "other programs were running: expect longer tails",
+}
+
 
 def figure(value: float | None, places: int = 1) -> str:
     """Return a figure, or a dash where it rests on too few samples."""
     return _DASH if value is None else f"{value:,.{places}f}"
 
 
-def _microseconds(value: float | None) -> str:
+def microseconds_or_dash(value: float | None) -> str:
+    """Return microseconds with about three digits, or a dash."""
     return _DASH if value is None else microseconds(value)
 
 
@@ -94,16 +106,18 @@ def _line(first: str, cells: Iterable[str], narrow: bool) -> str:
 
 def _cells(row: Mapping[str, Any]) -> Iterator[str]:
     yield payload_text(row["payload"])
-    yield from (_microseconds(row[name]) for name in ("p50_us", "p90_us", "p99_us", "p999_us"))
+    yield from (
+        microseconds_or_dash(row[name]) for name in ("p50_us", "p90_us", "p99_us", "p999_us")
+    )
     yield figure(row["ops_per_s"], 0)
     yield f"{row['copies']:g}"
-    yield from (_microseconds(row[name]) for name in ("cpu_user_us", "cpu_kernel_us"))
-    yield _microseconds(row["floor_p50_us"])
+    yield from (microseconds_or_dash(row[name]) for name in ("cpu_user_us", "cpu_kernel_us"))
+    yield microseconds_or_dash(row["floor_p50_us"])
     ratio = _DASH if row["ratio"] is None else f"{row['ratio']:.2f}x"
     yield ratio + ("!" if row["marks"] else " ")
 
 
-def _floor_lines(floors: list[Mapping[str, Any]]) -> Iterator[Text]:
+def floor_lines(floors: list[Mapping[str, Any]]) -> Iterator[Text]:
     """Yield the floors, one line each."""
     yield Text()
     yield Text("floors: what this machine takes without an I/O request", style="bold")
@@ -111,7 +125,7 @@ def _floor_lines(floors: list[Mapping[str, Any]]) -> Iterator[Text]:
         f"  {'':<14}{'payload':>11}{'p50 us':>9}{'p99':>9}{'least':>9}{'moved':>8}", style="dim"
     )
     for floor in floors:
-        figures = (_microseconds(floor[name]) for name in ("p50_us", "p99_us", "min_us"))
+        figures = (microseconds_or_dash(floor[name]) for name in ("p50_us", "p99_us", "min_us"))
         yield Text(
             f"  {floor['name'] + _at_a_time(floor):<16}{payload_text(floor['payload']):>9}"
             + "".join(f"{text:>9}" for text in figures)
@@ -124,7 +138,7 @@ def _at_a_time(floor: Mapping[str, Any]) -> str:
     return f"{depth} p{floor['processes']}" if floor["processes"] > 1 else depth
 
 
-def _answer_lines(answers: list[Mapping[str, Any]]) -> Iterator[Text]:
+def answer_lines(answers: list[Mapping[str, Any]]) -> Iterator[Text]:
     """Yield what the run says in words, as its last lines."""
     for answer in answers:
         yield Text()
@@ -132,7 +146,8 @@ def _answer_lines(answers: list[Mapping[str, Any]]) -> Iterator[Text]:
         yield Text(answer["answer"])
 
 
-def _machine_line(provenance: Mapping[str, Any]) -> str:
+def machine_line(provenance: Mapping[str, Any]) -> str:
+    """Name machine and versions."""
     machine, python = provenance["machine"], provenance["python"]
     packages = provenance["packages"]
     return (
@@ -154,19 +169,13 @@ def _reading_lines(document: Mapping[str, Any]) -> Iterator[str]:
         "- stands where fewer than ten samples lie beyond; ! behind a row with a mark of its own."
     )
     yield _loop_line(settings)
-    meanings = {
-        "overloaded": "a row fell behind its schedule: its times are those of a growing queue, "
-        "and are not to be compared",
-        "copies": "a row made more or fewer copies than its method has",
-        "unsteady": "a floor moved by more than a tenth while measured: compare ratios rather "
-        "than times",
-        "unpinned": "processes were free to change cores (--pin CPU,CPU holds them)",
-        "virtual": "a virtual machine: other guests may take time from it",
-        "busy": "other programs were running: expect longer tails",
-    }
-    marks = document["provenance"]["marks"]
+    yield from mark_lines(document["provenance"]["marks"])
+
+
+def mark_lines(marks: Iterable[str]) -> Iterator[str]:
+    """Say what the marks of a run mean."""
     for mark in marks:
-        yield f"{mark}: {meanings.get(mark, 'see docs/benchmark.md')}."
+        yield f"{mark}: {_MEANINGS.get(mark, 'see docs/benchmark.md')}."
 
 
 def _loop_line(settings: Mapping[str, Any]) -> str:
@@ -196,7 +205,7 @@ def _schedule_lines(rows: list[Mapping[str, Any]]) -> Iterator[Text]:
         name = f"{row['path']} {row['method']} {row['completion']} {payload_text(row['payload'])}"
         yield Text(
             f"  {name:<42}{figure(kept['started_per_s'], 0):>9}"
-            f"{_microseconds(kept['late_max_us']):>11}{kept['backlog_max']:>9}"
+            f"{microseconds_or_dash(kept['late_max_us']):>11}{kept['backlog_max']:>9}"
             f"{kept['behind'] * 100:>7.1f} %" + (" overloaded" if kept["overloaded"] else "")
         )
 
@@ -220,23 +229,28 @@ def render(document: Mapping[str, Any], width: int) -> RenderableType:
     """Return the whole view of a run document for so many columns."""
     return Group(
         Text(HEADING, style="bold"),
-        Text(_machine_line(document["provenance"])),
+        Text(machine_line(document["provenance"])),
         *(Text(line) for line in _reading_lines(document)),
         *_row_lines(list(document["rows"]), width < _NARROW),
         *_schedule_lines(list(document["rows"])),
-        *_floor_lines(list(document["floors"])),
+        *floor_lines(list(document["floors"])),
         *_kernel_lines(document.get("kernel")),
         *stage_lines(document.get("stages", [])),
-        *_answer_lines(document.get("answers", [])),
+        *answer_lines(document.get("answers", [])),
     )
 
 
 def print_table(document: Mapping[str, Any], *, to_stderr: bool = False) -> None:
     """Print the view; where the output is no terminal it is plain text, as wide as COLUMNS says."""
+    show(lambda width: render(document, width), to_stderr=to_stderr)
+
+
+def show(view: Callable[[int], RenderableType], *, to_stderr: bool = False) -> None:
+    """Print what `view` makes of a width; plain text as wide as COLUMNS says if on no terminal."""
     console = Console(stderr=to_stderr)
     if not console.is_terminal:
         console = Console(stderr=to_stderr, width=_plain_width(), no_color=True)
-    console.print(render(document, console.width))
+    console.print(view(console.width))
 
 
 def _plain_width() -> int:

@@ -1,20 +1,14 @@
 """A user process of the benchmark: `python -P -m user_proc.bench.worker NAME [CPU]`.
 
-It reads commands from standard input, a JSON object a line, and answers each with one line; at
-the end of its input, which the death of the benchmark brings about too, it ends. A command is
-`{"do": name, ...}`; an answer has the asked-for members, or `error` with one sentence.
-
 Rules: nothing is printed or parsed while something is timed; the collector is frozen and off.
 """
 
 import gc
-import json
-import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from shared.messages import Counters
 from user_proc.bench.row_plan import FloorSpec, RowSpec
@@ -22,7 +16,7 @@ from user_proc.bench.stage_times import stages_of_all
 from user_proc.bench.timed_loops import Take, Window, sample_store, take, take_moments
 from user_proc.bench.user_rows import SingleRow, UserRow, make_user_row
 from user_proc.bench.worker_operations import EchoSocket, KernelBench
-from user_proc.errors import SofthcaError
+from user_proc.bench.worker_service import serve_worker
 from user_proc.process import UserProcess
 
 _READINGS: Final = 20
@@ -57,6 +51,17 @@ class Worker:
         return {name: value // _READINGS for name, value in spent.items() if "cpu" in name}
 
     # Commands
+
+    def commands(self) -> Mapping[str, Callable[..., dict[str, Any]]]:
+        """Return the commands by name."""
+        return {
+            "prepare": self.prepare,
+            "prepare_floor": self.prepare_floor,
+            "block": self.block,
+            "traced": self.traced,
+            "counters": self.counters,
+            "release": self.release,
+        }
 
     def prepare(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """Get ready for the rows of a family and their floors; all have the same client."""
@@ -176,53 +181,9 @@ def _own_cpu() -> dict[str, int]:
     }
 
 
-def _answer(worker: Worker, line: str) -> dict[str, Any]:
-    """Carry out one command; turn what is foreseen to go wrong into an answer."""
-    command = json.loads(line)
-    commands: dict[str, Callable[..., dict[str, Any]]] = {
-        "prepare": worker.prepare,
-        "prepare_floor": worker.prepare_floor,
-        "block": worker.block,
-        "traced": worker.traced,
-        "counters": worker.counters,
-        "release": worker.release,
-    }
-    try:
-        return commands[command.pop("do")](**command)
-    except (SofthcaError, OSError, MemoryError) as error:
-        return {"error": str(error) or type(error).__name__}
-
-
-def _serve(worker: Worker, commands: TextIO, answers: TextIO) -> None:
-    """Answer commands until the other side closes its end."""
-    for line in commands:
-        answers.write(json.dumps(_answer(worker, line)) + "\n")
-        answers.flush()
-
-
 def main(arguments: list[str]) -> int:
-    """Connect to the kernel of that name and serve; the first line says that it is ready."""
-    if len(arguments) > 1:
-        os.sched_setaffinity(0, {int(arguments[1])})
-    # Whatever prints by mistake must not disturb the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    try:
-        worker = Worker(arguments[0])
-    except (SofthcaError, OSError) as error:
-        answers.write(json.dumps({"error": str(error)}) + "\n")
-        answers.close()
-        return 1
-    answers.write(json.dumps({"ready": os.getpid()}) + "\n")
-    answers.flush()
-    try:
-        _serve(worker, sys.stdin, answers)
-    except BrokenPipeError:
-        # Nobody listens any more; flushing the rest at exit would only complain.
-        worker.close()
-        os._exit(1)
-    worker.close()
-    return 0
+    """Serve a benchmark at the kernel of that name."""
+    return serve_worker(Worker, arguments)
 
 
 if __name__ == "__main__":

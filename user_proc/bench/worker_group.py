@@ -50,15 +50,15 @@ class WorkerGroup:
 
     def prepare(self, *rows: RowSpec) -> None:
         """Get every process ready for the rows of a family and their floors."""
-        self._ask_all("prepare", rows=[row.as_dict() for row in rows])
+        self.ask_all("prepare", rows=[row.as_dict() for row in rows])
 
     def prepare_floor(self, floor: FloorSpec) -> None:
         """Get every process ready for a floor alone."""
-        self._ask_all("prepare_floor", floor=floor.as_dict())
+        self.ask_all("prepare_floor", floor=floor.as_dict())
 
     def release(self) -> None:
         """Have every process let go of what its rows needed."""
-        self._ask_all("release")
+        self.ask_all("release")
 
     def take(self, which: str, window: Window, index: int = 0) -> Block:
         """Take a block of one of the rows, or of its floor."""
@@ -85,7 +85,7 @@ class WorkerGroup:
         before = leader.ask("counters")
         begin_ns = now_ns() + _GATHERING_NS * len(self._workers)
         window = replace(window, begin_ns=begin_ns)
-        answers = self._ask_all(
+        answers = self.ask_all(
             "block", index=index, which=which, counted=False, window=asdict(window)
         )
         after = leader.ask("counters")
@@ -97,7 +97,8 @@ class WorkerGroup:
         used.add(_kernel_usage(before, after))
         return Block(samples, max(answer["elapsed_ns"] for answer in answers), used)
 
-    def _ask_all(self, do: str, **values: Any) -> list[Mapping[str, Any]]:
+    def ask_all(self, do: str, **values: Any) -> list[Mapping[str, Any]]:
+        """Have every process carry out a command, at the same time; return the answers."""
         for worker in self._workers:
             worker.send(do, **values)
         return [worker.receive() for worker in self._workers]

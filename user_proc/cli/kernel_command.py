@@ -61,7 +61,7 @@ def start(
     from user_proc.transport.kernel_control import kernel_status
     from user_proc.transport.kernel_starter import start_kernel
 
-    with _errors_as_json(as_json):
+    with errors_as_json(as_json):
         kernel = start_kernel(
             name,
             owner_bound=False,
@@ -76,7 +76,7 @@ def stop(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
     """Stop a kernel: every session is run down first."""
     from user_proc.transport.kernel_control import kernel_status, stop_kernel
 
-    with _errors_as_json(as_json):
+    with errors_as_json(as_json):
         in_order = stop_kernel(name)
         status = kernel_status(name)
     if in_order:
@@ -95,7 +95,7 @@ def status(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
     """Say whether a kernel runs, and how it is; exit code 0 if it does, 3 if not."""
     from user_proc.transport.kernel_control import kernel_status
 
-    with _errors_as_json(as_json):
+    with errors_as_json(as_json):
         found = kernel_status(name, ask=True)
     _show(found, as_json, "\n".join((_words(found), *_details(found))))
     if not found.running:
@@ -107,7 +107,7 @@ def list_all(as_json: AsJson = False) -> None:
     """List this user's kernels: those that run, and those that left traces or a log."""
     from user_proc.transport.kernel_control import list_kernels
 
-    with _errors_as_json(as_json):
+    with errors_as_json(as_json):
         found = list_kernels()
     if as_json:
         typer.echo(json.dumps([_values(kernel) for kernel in found]))
@@ -118,7 +118,8 @@ def list_all(as_json: AsJson = False) -> None:
 
 
 @contextmanager
-def _errors_as_json(wanted: bool) -> Iterator[None]:
+def errors_as_json(wanted: bool) -> Iterator[None]:
+    """Tell an error as JSON, too, if that is wanted."""
     try:
         yield
     except (SofthcaError, OSError) as error:

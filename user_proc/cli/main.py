@@ -13,10 +13,12 @@ import typer
 
 from user_proc.cli.bench_command import bench
 from user_proc.cli.compare_command import compare
+from user_proc.cli.devinfo_command import devinfo
 from user_proc.cli.help_pages import Command, Group
 from user_proc.cli.kernel_command import kernel_commands
 from user_proc.cli.outcome import report_errors
 from user_proc.cli.plot_command import plot
+from user_proc.cli.show_command import show
 
 app = typer.Typer(
     name="softhca",
@@ -38,6 +40,8 @@ app = typer.Typer(
 app.command("bench", cls=Command)(bench)
 app.command("plot", cls=Command)(plot)
 app.command("compare", cls=Command)(compare)
+app.command("devinfo", cls=Command)(devinfo)
+app.command("show", cls=Command)(show)
 app.add_typer(kernel_commands, name="kernel")
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from shared.envelope import (
     FLAG_ALERTABLE,
     FLAG_ANY_THREAD,
-    FLAG_COMPLETION_FOLLOWS,
     FLAG_INPUT_INLINE,
     FLAG_IOSB_WRITTEN,
     FLAG_SYNCHRONOUS,
@@ -31,22 +30,21 @@ from shared.nt_status import (
     STATUS_CANCELLED,
     STATUS_NOT_FOUND,
     STATUS_OBJECT_NAME_INVALID,
-    STATUS_PENDING,
     STATUS_USER_APC,
     nt_error,
 )
 from shared.trace_points import USER_CALL, USER_COPIED, trace
 from user_proc.errors import CallInProgress, NtStatusError, ProtocolError, SofthcaError
-from user_proc.io.buffer_transfer import Pin, Transfer, plan_raw, plan_transfer
+from user_proc.io.buffer_transfer import Pin, plan_raw, plan_transfer
 from user_proc.io.event_handle import EventHandle
 from user_proc.io.io_status import IoStatusBlock
 from user_proc.io.kernel_object import KernelObject, checked
 from user_proc.io.overlapped import Overlapped
+from user_proc.io.overlapped_sending import send_overlapped
 from user_proc.io.waiting import wait_in_kernel
 from user_proc.transport.completion_table import CompletionTable
 from user_proc.transport.field_limits import UnpackableField
 from user_proc.transport.kernel_channel import KernelChannel
-from user_proc.transport.thread_port import ThreadPort
 
 if TYPE_CHECKING:
     from user_proc.io.buffer_transfer import Readable, Writable
@@ -149,9 +147,10 @@ class DeviceHandle(KernelObject):
             if raw
             else plan_transfer(code & 3, input, output, self._limit, self._pin)
         )
+        listener = self._overlapped_listener()
         overlapped = Overlapped(
             request_id,
-            self._overlapped_listener().new_flag(),
+            listener.new_flag(),
             transfer[6],
             transfer[7],
             apc_context,
@@ -160,7 +159,9 @@ class DeviceHandle(KernelObject):
         )
         if apc is not None:
             port.apcs.expect(request_id, partial(apc, overlapped))
-        self._submit(port, code, transfer, overlapped, event, apc is not None)
+        send_overlapped(
+            self._channel, listener, port, self._handle, code, transfer, overlapped, event
+        )
         if overlapped.dropped:
             if nt_error(overlapped.returned):
                 raise NtStatusError(overlapped.returned)
@@ -201,7 +202,9 @@ class DeviceHandle(KernelObject):
                 request_id, self._listener.new_flag(), None, keep, apc_context, iosb,
                 None if apc is None else port.apcs,
             )  # fmt: skip
-            self._submit(port, code, transfer, overlapped, event, apc is not None)
+            send_overlapped(
+                self._channel, self._listener, port, self._handle, code, transfer, overlapped, event
+            )
             return overlapped.returned
         try:
             answer, _ = port.call(
@@ -263,43 +266,6 @@ class DeviceHandle(KernelObject):
         if self._listener is None:
             raise SofthcaError(f"{self.name!r} was not opened for overlapped I/O")
         return self._listener
-
-    def _submit(
-        self,
-        port: ThreadPort,
-        code: int,
-        transfer: Transfer,
-        overlapped: Overlapped,
-        event: EventHandle | None,
-        with_apc: bool,
-    ) -> None:
-        """Send an overlapped request and let the answer, or else the listener, complete it."""
-        listener = self._overlapped_listener()
-        flags, in_at, in_length, out_at, out_length, payload, _, _ = transfer
-        request_id = overlapped.request_id
-        # Before it is sent: the completion may be here before the answer is.
-        listener.expect(request_id, overlapped)
-        try:
-            answer, body = port.call(
-                KIND_DEVICE_CONTROL, flags | FLAG_USER_APC if with_apc else flags, self._handle,
-                code, 0 if event is None else event.handle, in_at, out_at, in_length, out_length,
-                overlapped.apc_context, 0, payload, overlapped, request_id,
-            )  # fmt: skip
-        except (CallInProgress, UnpackableField):  # nothing was sent
-            listener.forget(request_id)
-            port.apcs.forget(request_id)
-            raise
-        overlapped.returned = answer[6]
-        if answer[2] & FLAG_COMPLETION_FOLLOWS:
-            if answer[6] != STATUS_PENDING:
-                self._channel.catch_up(answer[7])  # it was sent before
-            return
-        listener.forget(request_id)
-        if answer[2] & FLAG_IOSB_WRITTEN:
-            overlapped.complete(answer[2], answer[9], answer[8], body)
-        else:
-            port.apcs.forget(request_id)
-            overlapped.dropped = True
 
 
 def open_device(

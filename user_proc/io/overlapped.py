@@ -72,6 +72,11 @@ class Overlapped:
         return self._done.is_set()
 
     @property
+    def queues_apc(self) -> bool:
+        """Tell whether its end is to be told by a user APC."""
+        return self._apcs is not None
+
+    @property
     def status(self) -> int:
         """The IoStatusBlock's status; STATUS_PENDING until it is written."""
         return self._iosb.status

@@ -22,6 +22,7 @@ from shared.nt_status import nt_success
 from user_proc.errors import ConnectionClosed, KernelRefused, SofthcaError
 from user_proc.transport.completion_table import CompletionTable, Flag
 from user_proc.transport.kernel_channel import KernelChannel
+from user_proc.transport.lifeline_channel import OpenedDoorbells
 from user_proc.transport.thread_port import Payload, ThreadPort
 
 _SNDMORE: Final = int(zmq.SNDMORE)
@@ -48,6 +49,34 @@ class Grant(Protocol):
         """Its memory."""
 
 
+class DoorbellGrant(Protocol):
+    """The answer to a request for doorbells; the descriptors are the receiver's to close."""
+
+    @property
+    def status(self) -> int:
+        """Why there are none, or success."""
+
+    @property
+    def reason(self) -> str:
+        """The same in words."""
+
+    @property
+    def number(self) -> int:
+        """The segment's number (UAR)."""
+
+    @property
+    def length(self) -> int:
+        """The segment's length."""
+
+    @property
+    def status_length(self) -> int:
+        """The status page's length."""
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The segment, the status page, the eventfd that wakes the HCA."""
+
+
 class InprocDoor(Protocol):
     """A session as the kernel's side hands it out, lifeline and request socket in one."""
 
@@ -67,6 +96,9 @@ class InprocDoor(Protocol):
 
     def allocate_arena(self, length: int) -> Grant:
         """Make an arena."""
+
+    def open_doorbells(self) -> DoorbellGrant:
+        """Give the session's way to the HCA."""
 
     def arena_mapped(self, arena: int, base: int) -> int:
         """Take note of where it is mapped."""
@@ -233,6 +265,16 @@ class InprocLifeline:
         if not nt_success(grant.status):
             raise KernelRefused(grant.status, grant.reason)
         return grant.arena_id, grant.descriptor
+
+    def open_doorbells(self) -> OpenedDoorbells:
+        """Return the session's way to the HCA."""
+        grant = self._door.open_doorbells()
+        if not nt_success(grant.status):
+            raise KernelRefused(grant.status, grant.reason)
+        doorbell, status, poke = grant.descriptors
+        return OpenedDoorbells(
+            grant.number, doorbell, status, poke, grant.length, grant.status_length
+        )
 
     def arena_mapped(self, arena_id: int, base: int) -> None:
         """Tell the kernel where the segment is mapped here."""

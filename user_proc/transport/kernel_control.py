@@ -29,11 +29,12 @@ from shared.connection_file import (
     read_record,
     running_record,
 )
-from user_proc.errors import KernelNotRunning, folder_error
+from user_proc.errors import KernelDied, KernelNotResponding, KernelNotRunning, folder_error
 from user_proc.transport.watched_process import end_process, has_ended, reap
 
 STOP_SECONDS: Final = 10.0
 STATE_SECONDS: Final = 2.0
+WHOLE_STATE_SECONDS: Final = 15.0
 
 _LOOK_SECONDS: Final = 0.005
 _NS: Final = 1_000_000_000
@@ -78,6 +79,26 @@ def kernel_status(name: str = DEFAULT_INSTANCE, *, ask: bool = False) -> KernelS
     if state is None:
         return status
     return replace(status, sessions=state["server"]["sessions"], drivers=state["drivers"])
+
+
+def kernel_state(
+    name: str = DEFAULT_INSTANCE, timeout: float = WHOLE_STATE_SECONDS
+) -> dict[str, Any]:
+    """Return the state of every room of a running kernel, as it is now.
+
+    KernelNotRunning, KernelDied or KernelNotResponding says why there is none.
+    """
+    with folder_errors():
+        paths = instance_paths(name)
+        record = running_record(paths)
+    if record is None:
+        raise KernelNotRunning(paths.name, paths.folder.parent)
+    state = _ask_for_state(paths, record, timeout)
+    if state is None:
+        if running_record(paths) != record:
+            raise KernelDied(paths.name)
+        raise KernelNotResponding(paths.name, timeout)
+    return state
 
 
 def list_kernels() -> list[KernelStatus]:
@@ -161,7 +182,9 @@ def _nothing_to_stop(paths: InstancePaths) -> KernelNotRunning:
     return KernelNotRunning(paths.name, paths.folder.parent, advice)
 
 
-def _ask_for_state(paths: InstancePaths, record: ConnectionRecord) -> dict[str, Any] | None:
+def _ask_for_state(
+    paths: InstancePaths, record: ConnectionRecord, seconds: float = STATE_SECONDS
+) -> dict[str, Any] | None:
     """Have the kernel write its state, and read it; None if it does not in time, or has ended."""
     path = paths.folder / "state.json"
     try:
@@ -173,7 +196,7 @@ def _ask_for_state(paths: InstancePaths, record: ConnectionRecord) -> dict[str, 
         if running_record(paths) != record:
             return None
         signal.pidfd_send_signal(pidfd, signal.SIGUSR1)
-        deadline = now_ns() + round(STATE_SECONDS * _NS)
+        deadline = now_ns() + round(seconds * _NS)
         while _identity(path) == before:
             if now_ns() > deadline or has_ended(pidfd, _LOOK_SECONDS):
                 return None

@@ -1,8 +1,8 @@
 """The lifeline: the one connection that makes this process a user of a kernel, for its life.
 
-It carries Hello and Welcome, descriptors, and the few requests about arenas; its end, by death,
-exec or close, is the end of the session. A forked child closes its copy at once, so that the
-parent's death is still seen.
+It carries Hello and Welcome, descriptors, and the few requests about arenas and doorbells; its
+end, by death, exec or close, is the end of the session. A forked child closes its copy at once,
+so that the parent's death is still seen.
 
 Rules: any thread; one request at a time; never in a forked child.
 Spec: unix(7), SOCK_SEQPACKET and SCM_RIGHTS; `shared/messages.py`.
@@ -17,19 +17,20 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from shared import envelope
 from shared.connection_file import InstancePaths, RuntimeFolderError, read_record
-from shared.message_codec import MessageError, decode, encode
+from shared.message_codec import Message, MessageError, decode, encode
 from shared.messages import (
     AllocateArena,
     ArenaGranted,
     ArenaMapped,
     Done,
+    DoorbellsGranted,
     FreeArena,
     Hello,
-    Message,
+    OpenDoorbells,
     Refused,
     Welcome,
 )
@@ -55,7 +56,24 @@ _NAME_LENGTH: Final = 64
 
 _open: "weakref.WeakSet[LifelineChannel]" = weakref.WeakSet()
 
-_A = TypeVar("_A", ArenaGranted, Done)
+_A = TypeVar("_A", ArenaGranted, Done, DoorbellsGranted)
+_Request = type[AllocateArena | ArenaMapped | FreeArena | OpenDoorbells]
+_DOORBELL_DESCRIPTORS: Final = 3
+
+
+class OpenedDoorbells(NamedTuple):
+    """This session's way to the HCA; the descriptors are the receiver's to close.
+
+    The doorbell segment `number` (UAR) of `length` bytes, the HCA's status page, which can only be
+    read, and the eventfd that wakes the HCA.
+    """
+
+    number: int
+    doorbell_fd: int
+    status_fd: int
+    poke_fd: int
+    length: int
+    status_length: int
 
 
 def _close_in_child() -> None:
@@ -111,6 +129,17 @@ class LifelineChannel:
         """Give an arena back, after it was unmapped here; the end of the session did so too."""
         with contextlib.suppress(ConnectionClosed, KernelDied):
             self._exchange(Done, FreeArena, arena_id)
+
+    def open_doorbells(self) -> OpenedDoorbells:
+        """Ask for this session's doorbell segment; the same one while the HCA lives."""
+        answer, descriptors = self._exchange(DoorbellsGranted, OpenDoorbells)
+        if len(descriptors) != _DOORBELL_DESCRIPTORS:
+            close_all(descriptors)
+            raise ProtocolError(f"the kernel granted doorbells with {len(descriptors)} descriptors")
+        doorbell, status, poke = descriptors
+        return OpenedDoorbells(
+            answer.number, doorbell, status, poke, answer.length, answer.status_length
+        )
 
     def close(self, *, to_the_end: bool = False) -> bool:
         """End the session; the kernel runs down what it held.
@@ -171,9 +200,7 @@ class LifelineChannel:
                 raise
             return self._receive()  # the reset is told first, then what was sent before it
 
-    def _exchange(
-        self, kind: type[_A], request: type[AllocateArena | ArenaMapped | FreeArena], *fields: int
-    ) -> tuple[_A, list[int]]:
+    def _exchange(self, kind: type[_A], request: _Request, *fields: int) -> tuple[_A, list[int]]:
         """Send one request and wait for its answer, which must be `kind` and a success."""
         if os.getpid() != self._pid:
             raise ForkedProcess(self.name)
@@ -191,9 +218,7 @@ class LifelineChannel:
             )
         return answer, descriptors
 
-    def _ask(
-        self, request: type[AllocateArena | ArenaMapped | FreeArena], *fields: int
-    ) -> tuple[Message, list[int]]:
+    def _ask(self, request: _Request, *fields: int) -> tuple[Message, list[int]]:
         """Send a numbered request; skip the answers to requests that were interrupted."""
         number = self._last_request = (self._last_request + 1) & _REQUEST_MASK
         try:
@@ -203,13 +228,14 @@ class LifelineChannel:
             raise ValueError(str(error)) from error
         while True:
             answer, descriptors = self._receive()
-            if isinstance(answer, ArenaGranted | Done) and answer.request == number:
+            if not isinstance(answer, ArenaGranted | Done | DoorbellsGranted):
+                close_all(descriptors)
+                raise ProtocolError(f"the kernel sent {type(answer).__name__} unasked")
+            if answer.request == number:
                 return answer, descriptors
             close_all(descriptors)
             if isinstance(answer, ArenaGranted):
                 self._abandoned.append(answer.arena)
-            elif not isinstance(answer, Done):
-                raise ProtocolError(f"the kernel sent {type(answer).__name__} unasked")
 
     def _send(self, message: Message, descriptors: Sequence[int]) -> None:
         data = encode(message)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kernel_proc.server.descriptor_plan import (
     _OWN,
+    _PER_ARENA,
     _PER_SESSION,
     _PER_SILENT,
     LISTENER_CONNECTIONS,
@@ -30,7 +31,7 @@ def test_descriptors_are_raised_as_far_as_allowed(monkeypatch: pytest.MonkeyPatc
 
 
 @given(
-    limit=st.integers(400, 1 << 20),
+    limit=st.integers(512, 1 << 20),
     threads=st.integers(1, 200),
     sessions=st.integers(1, 10_000),
     silent=st.integers(1, 1000),
@@ -49,7 +50,7 @@ def test_the_bounds_leave_a_reserve(limit: int, threads: int, sessions: int, sil
         + plan.silent * _PER_SILENT
         + plan.strangers
         + plan.sessions * (_PER_SESSION + plan.connections + LISTENER_CONNECTIONS)
-        + plan.arenas
+        + plan.arenas * _PER_ARENA
     )
     assert taken <= limit - min(1001, limit // 16)
 
@@ -57,6 +58,6 @@ def test_the_bounds_leave_a_reserve(limit: int, threads: int, sessions: int, sil
 def test_a_usual_limit_carries_the_default_settings():
     plan = plan_descriptors(KernelSettings(), 1 << 19)
     assert (plan.sessions, plan.silent) == (256, 32)
-    assert plan.arenas > 256 * 256
-    assert plan_descriptors(KernelSettings(), 1024).sessions >= 8
+    assert plan.arenas > 256 * 256 / 2
+    assert plan_descriptors(KernelSettings(), 1024).sessions >= 7
     assert plan_descriptors(KernelSettings(), 64).sessions == 1

@@ -68,8 +68,24 @@ def test_a_run_prints_its_table_and_writes_its_files(softhca: Run, tmp_path: Pat
     assert leftovers() == []
 
 
+#: What a reader of a document may count on, whatever else it says.
+PARTS = {"schema", "kind", "provenance", "settings", "floors", "rows", "stages", "answers"}
+ROW_FIELDS = set(
+    re.findall(
+        r"\w+",
+        """client path method memory completion payload depth processes count blocks p50_us p90_us
+    p99_us p999_us max_us mean_us ops_per_s copies bytes_copied wire_bytes cpu_user_us
+    cpu_kernel_us floor floor_p50_us ratio convention""",
+    )
+)
+FLOOR_FIELDS = {"name", "payload", "p50_us"}
+
+
 def check_document(document: dict[str, Any]) -> None:
     assert document["kind"] == "irp"
+    assert document.keys() >= PARTS
+    assert all(row.keys() >= ROW_FIELDS for row in document["rows"])
+    assert all(floor.keys() >= FLOOR_FIELDS for floor in document["floors"])
     assert len(document["rows"]) == 7
     for row in document["rows"]:
         assert row["count"] == 48 or row["processes"] == 2

@@ -137,7 +137,10 @@ def test_a_kernel_that_had_to_be_killed_has_not_stopped(softhca: Run, started: d
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("command", [("bench",), ("compare",), ("kernel", "start"), ("kernel",)])
+@pytest.mark.parametrize(
+    "command",
+    [("bench",), ("compare",), ("kernel", "start"), ("kernel",), ("show",), ("devinfo",)],
+)
 def test_help_fills_the_width_it_has(softhca: Run, width: int, command: tuple[str, ...]):
     lines = softhca(*command, "--help", columns=width).stdout.splitlines()
     assert max(map(len, lines)) <= width

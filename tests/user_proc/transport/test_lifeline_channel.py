@@ -19,6 +19,7 @@ from shared.messages import (
     ArenaGranted,
     ArenaMapped,
     Done,
+    DoorbellsGranted,
     FreeArena,
     Hello,
     Refused,
@@ -103,6 +104,31 @@ def test_arena_goes_round(fake: Any, lifeline: Any, tmp_path: Any):
         ArenaMapped(2, 4, 0x7F0000000000),
         FreeArena(3, 4),
     ]
+
+
+@pytest.mark.parametrize("descriptors", [3, 2, 4])
+def test_doorbells_come_with_three_descriptors_or_not_at_all(
+    fake: Any, lifeline: Any, descriptors: int
+):
+    parts = [os.eventfd(0) for _ in range(descriptors)]
+    serve(
+        fake,
+        OpenDoorbells=lambda m: [(encode(DoorbellsGranted(m.request, 5, 1 << 20, 4096)), parts)],
+    )
+    before = open_descriptors()
+    if descriptors == 3:
+        opened = lifeline.open_doorbells()
+        assert (opened.number, opened.length, opened.status_length) == (5, 1 << 20, 4096)
+        handed = [opened.doorbell_fd, opened.status_fd, opened.poke_fd]
+        assert len(set(handed) - set(parts)) == 3
+        for descriptor in handed:
+            os.close(descriptor)
+    else:
+        with pytest.raises(ProtocolError, match=f"doorbells with {descriptors} descriptors"):
+            lifeline.open_doorbells()
+    assert open_descriptors() == before
+    for descriptor in parts:
+        os.close(descriptor)
 
 
 def test_refusal_of_a_request_says_why(fake: Any, lifeline: Any):

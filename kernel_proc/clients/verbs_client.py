@@ -1,0 +1,219 @@
+"""The kernel client of the verbs: performs a program of verbs by direct calls, and times each step.
+
+It opens the HCA's device like any kernel client and gets the driver's table; a registration there
+makes the memory too, as a kernel client has it from the driver. What it made is gone with its file.
+
+Rules: a system thread at PASSIVE_LEVEL, but for the reading of the journal, which is the caller's.
+Spec: shared/verb_program.py; channel_interface/verbs_table.py; WDK, IoGetDeviceObjectPointer.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from kernel_proc.channel_interface.command_journal import (
+    IOCTL_INTERNAL_READ_JOURNAL,
+    CommandJournal,
+    CommandRecord,
+)
+from kernel_proc.channel_interface.verbs_table import IOCTL_INTERNAL_QUERY_VERBS, VerbsTable
+from kernel_proc.clients.timed_loop import TimedLoop
+from kernel_proc.hca_abi.command_opcodes import COMMANDS
+from kernel_proc.io_manager.create_close import get_device_object_pointer
+from kernel_proc.io_manager.device_stack import call_driver
+from kernel_proc.io_manager.io_build import build_device_io_control_request
+from kernel_proc.io_manager.irp import get_next_irp_stack_location
+from kernel_proc.io_manager.stack_location import IoStatusBlock
+from kernel_proc.scheduling.event import Event
+from kernel_proc.scheduling.raised_status import RaisedStatus
+from shared.clock import now_ns
+from shared.ioctl_codes import FILE_READ_ACCESS, FILE_WRITE_ACCESS
+from shared.journal_layout import JOURNAL_HEAD, JOURNAL_RECORD
+from shared.message_codec import MessageError, decode_as
+from shared.messages import VerbsRun
+from shared.nt_status import (
+    STATUS_BUFFER_TOO_SMALL,
+    STATUS_INSUFFICIENT_RESOURCES,
+    STATUS_INVALID_DEVICE_REQUEST,
+    STATUS_INVALID_PARAMETER,
+    STATUS_NO_SUCH_DEVICE,
+    STATUS_PENDING,
+    nt_success,
+)
+from shared.verb_codes import HCA_DEVICE, IOCTL_REG_MR
+from shared.verb_messages import RegMr
+from shared.verb_program import MOST_REGISTERS, ProgramError, VerbStep, unpack_program
+
+if TYPE_CHECKING:
+    from kernel_proc.io_manager.driver_object import DeviceObject
+    from kernel_proc.io_manager.file_object import FileObject
+    from kernel_proc.io_manager.irp import IoStackLocation, Irp
+    from kernel_proc.io_manager.namespace import IoManager
+
+MOST_PASSES: Final = 100_000
+MOST_SAMPLES: Final = 1_000_000
+#: A kernel client's registration makes the memory: more than this it does not ask for.
+LARGEST_REGION: Final = 1 << 28
+_SAMPLE: Final = 8
+_BREATHE_EVERY: Final = 4  # passes; a verb that waits lets others run anyway
+
+
+class ProgramLoop(TimedLoop):
+    """A run of a program: a sample for each step of each timed pass, then the time of all."""
+
+    __slots__ = ("_io", "_passes", "_plan", "_program", "_registers", "_setup")
+
+    def __init__(
+        self, io: "IoManager", irp: "Irp", plan: VerbsRun, programs: tuple[list[VerbStep], ...]
+    ) -> None:
+        self._setup, self._program = programs
+        super().__init__(io.processor, irp.thread, plan.passes * len(self._program), plan.warmup)
+        self._io = io
+        self._passes = plan.passes
+        self._plan = plan
+        self._registers = [0] * MOST_REGISTERS
+
+    @classmethod
+    def planned_by(cls, io: "IoManager", irp: "Irp", location: "IoStackLocation") -> "ProgramLoop":
+        """Return the run a request asks for; RaisedStatus for one that cannot be performed."""
+        try:
+            plan = decode_as(
+                VerbsRun, bytes(irp.system_buffer or b"")[: location.input_buffer_length]
+            )
+            programs = unpack_program(plan.setup), unpack_program(plan.program)
+        except (MessageError, ProgramError) as error:
+            raise RaisedStatus(STATUS_INVALID_PARAMETER, str(error)) from error
+        samples = plan.passes * len(programs[1])
+        if (
+            not 1 <= plan.passes <= MOST_PASSES
+            or plan.warmup > MOST_PASSES
+            or not 1 <= samples <= MOST_SAMPLES
+            or not all(map(_is_possible, (*programs[0], *programs[1])))
+        ):
+            raise RaisedStatus(STATUS_INVALID_PARAMETER, "no program this client performs")
+        if location.output_buffer_length < (samples + 1) * _SAMPLE:
+            raise RaisedStatus(STATUS_BUFFER_TOO_SMALL, "no room for the samples")
+        return cls(io, irp, plan, programs)
+
+    def perform(self) -> None:
+        """Open the device, perform set-up and passes, and close it."""
+        with _opened(self._io) as table:
+            for step in self._setup:
+                self._do(table, step)
+            for _ in range(self.warmup):
+                for step in self._program:
+                    self._do(table, step)
+                self.breathe()
+            self._time_passes(table)
+
+    def _time_passes(self, table: VerbsTable) -> None:
+        samples, program, do, now = self.samples, self._program, self._do, now_ns
+        until_ns = now() + self._plan.limit_ns
+        index = 0
+        for number in range(self._passes):
+            if number and now() >= until_ns:
+                del samples[index:]
+                break
+            for step in program:
+                begin = now()
+                do(table, step)
+                samples[index] = now() - begin
+                index += 1
+            if not number % _BREATHE_EVERY:
+                self.breathe()
+        self.elapsed_ns = sum(samples)
+
+    def _do(self, table: VerbsTable, step: VerbStep) -> None:
+        """Perform one step; a verb that is refused ends the run."""
+        request = step.request(self._registers)
+        if step.code == IOCTL_REG_MR:
+            answer = table.register_memory(request.pd, request.length, request.access)
+        else:
+            answer = table.call(step.code, request)
+        if answer.errno:
+            raise RaisedStatus(
+                STATUS_INVALID_DEVICE_REQUEST,
+                f"{step.name} was refused: errno {answer.errno}, reason {answer.reason}",
+            )
+        step.keep(answer.reply, self._registers)
+
+
+def _is_possible(step: VerbStep) -> bool:
+    """Tell whether a step may be asked of this client: no region larger than it would make."""
+    request: Any = step.request([LARGEST_REGION + 1] * MOST_REGISTERS)
+    return not isinstance(request, RegMr) or request.length <= LARGEST_REGION
+
+
+@contextlib.contextmanager
+def _opened(io: "IoManager") -> Iterator[VerbsTable]:
+    """Open the HCA's device and get the driver's table; the file is closed at the end."""
+    thread = io.processor.current_thread
+    assert thread is not None, "not in a thread"
+    status, file, device = get_device_object_pointer(
+        io, thread, HCA_DEVICE, FILE_READ_ACCESS | FILE_WRITE_ACCESS
+    )
+    if file is None or device is None:
+        raise RaisedStatus(status, "the HCA's device cannot be opened")
+    try:
+        yield _query_table(file, device)
+    finally:
+        file.dereference()
+
+
+def _query_table(file: "FileObject", device: "DeviceObject") -> VerbsTable:
+    found: list[VerbsTable] = []
+    _ask_driver(device, IOCTL_INTERNAL_QUERY_VERBS, None, found, file)
+    return found[0]
+
+
+def _ask_driver(
+    device: "DeviceObject",
+    code: int,
+    argument: object,
+    found: list[Any],
+    file: "FileObject | None" = None,
+) -> None:
+    """Send an internal request whose answer the driver appends to `found`."""
+    event, iosb = Event(device.processor, notification=True), IoStatusBlock()
+    irp = build_device_io_control_request(code, device, argument, 0, found, 0, True, event, iosb)
+    if irp is None:
+        raise RaisedStatus(STATUS_INSUFFICIENT_RESOURCES, "internal request to the HCA driver")
+    get_next_irp_stack_location(irp).file_object = file
+    status = call_driver(device, irp)
+    if status == STATUS_PENDING:
+        event.wait()
+        status = iosb.status
+    if not nt_success(status) or not found:
+        raise RaisedStatus(status or STATUS_NO_SUCH_DEVICE, "internal request to the HCA driver")
+
+
+def read_command_journal(io: "IoManager", irp: "Irp", location: "IoStackLocation") -> int:
+    """Answer which commands the verbs after a number took, as journal_layout says.
+
+    The latest ones if there is no room for all. Return Information.
+    """
+    room = location.output_buffer_length
+    if location.input_buffer_length != JOURNAL_HEAD.size:
+        raise RaisedStatus(STATUS_INVALID_PARAMETER, "the number of a verb is due")
+    if room < JOURNAL_HEAD.size:
+        raise RaisedStatus(STATUS_BUFFER_TOO_SMALL, "no room for the journal")
+    device = io.devices.get(HCA_DEVICE)
+    if device is None:
+        raise RaisedStatus(STATUS_NO_SUCH_DEVICE, "there is no HCA")
+    found: list[CommandJournal] = []
+    (after,) = JOURNAL_HEAD.unpack(bytes(irp.system_buffer)[: JOURNAL_HEAD.size])
+    _ask_driver(device, IOCTL_INTERNAL_READ_JOURNAL, after, found)
+    journal = found[0]
+    fitting = (room - JOURNAL_HEAD.size) // JOURNAL_RECORD.size
+    records = journal.records[-fitting:] if fitting else []
+    packed = b"".join((JOURNAL_HEAD.pack(journal.verbs), *map(_packed, records)))
+    irp.system_buffer[: len(packed)] = packed
+    return len(packed)
+
+
+def _packed(record: CommandRecord) -> bytes:
+    kind = COMMANDS.get(record.opcode)
+    name = kind.name if kind is not None else f"{record.opcode:#05x}"
+    return JOURNAL_RECORD.pack(
+        record.verb, name.encode(), record.took_ns, record.asked_ns, record.device_ns
+    )

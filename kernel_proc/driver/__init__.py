@@ -1,0 +1,1 @@
+"""The HCA driver: verbs, commands, events, memory registration."""

@@ -1,0 +1,140 @@
+"""The HCA's command register: how a command is put into it, and when it is out again.
+
+Parameters first, a fence, then the dword with GO, alone and last. GO is looked at before each
+post, since a command in the register must not be overwritten.
+
+Rules: PASSIVE_LEVEL in a thread; posts are serialised by a KMUTEX.
+Spec: Linux mthca_cmd.c (mthca_cmd_post); kernel_proc/hca_abi/registers.py.
+"""
+
+import errno
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kernel_proc.driver.refusal import VerbRefused
+from kernel_proc.hca_abi import registers as reg
+from kernel_proc.scheduling.mutex import Mutex
+from kernel_proc.scheduling.wait import delay_execution
+from shared.live_words import publish_fence, words32
+from shared.verb_reasons import VerbReason
+
+if TYPE_CHECKING:
+    from kernel_proc.driver.device_link import DeviceLink
+    from kernel_proc.memory.kernel_memory import KernelBuffer
+    from kernel_proc.scheduling.processor import Processor
+
+GO_TIMEOUT_NS: Final = 10_000_000_000
+_YIELDS: Final = 32  # looks at the go bit before the delays between them have a length
+_SHORT_DELAY_NS: Final = 50_000
+_DOUBLINGS: Final = 7  # of that delay, one after as many looks
+_CONTROL_INDEX: Final = reg.HCR_CONTROL_OFFSET // 4
+
+
+class Command:
+    """One command on its way; `out_param` is an address first, then the immediate output."""
+
+    __slots__ = (
+        "in_param",
+        "inbox",
+        "modifier",
+        "opcode",
+        "opmod",
+        "out_param",
+        "outbox",
+        "status",
+        "timeout_ns",
+    )
+
+    def __init__(
+        self, opcode: int, modifier: int, opmod: int, in_param: int, timeout_ns: int
+    ) -> None:
+        self.opcode = opcode
+        self.modifier = modifier
+        self.opmod = opmod
+        self.in_param = in_param
+        self.out_param = 0
+        self.timeout_ns = timeout_ns
+        self.inbox: KernelBuffer | None = None
+        self.outbox: KernelBuffer | None = None
+        self.status = 0
+
+    def mailboxes(self) -> "list[KernelBuffer]":
+        """Return the mailboxes it has."""
+        return [box for box in (self.inbox, self.outbox) if box is not None]
+
+
+class CommandRegister:
+    """The register of one life of the HCA; `require_alive` refuses when that is over."""
+
+    def __init__(
+        self, processor: "Processor", link: "DeviceLink", require_alive: Callable[[], None]
+    ) -> None:
+        self._processor = processor
+        self._link = link
+        self._require_alive = require_alive
+        self._registers = link.registers
+        self._words = words32(link.registers)
+        self._lock = Mutex(processor)
+
+    def post(self, command: Command, token: int, event_bit: int) -> None:
+        """Hand a command over; EAGAIN when the register does not become free."""
+        self._lock.wait()
+        try:
+            if not self.wait_for_go(GO_TIMEOUT_NS):
+                raise VerbRefused(errno.EAGAIN, VerbReason.COMMAND_TIMEOUT, 0, command.opcode)
+            reg.HCR_PARAMETERS.pack_into(
+                self._registers,
+                reg.HCR_OFFSET,
+                command.in_param,
+                command.modifier,
+                command.out_param,
+                token << reg.HCR_TOKEN_SHIFT,
+            )
+            publish_fence()
+            control = reg.HCR_GO_BIT | event_bit
+            control |= command.opmod << reg.HCR_OPMOD_SHIFT | command.opcode
+            self._words[_CONTROL_INDEX] = _swap(control)
+            self._link.poke()
+        finally:
+            self._lock.release()
+
+    def wait_for_go(self, limit_ns: int) -> bool:
+        """Wait until the HCA has taken or, in polling mode, done the command in the register."""
+        clock = self._processor.clock
+        until_ns = clock.now_ns() + limit_ns
+        looks = 0
+        while self._control() & reg.HCR_GO_BIT:
+            self._require_alive()
+            if clock.now_ns() >= until_ns:
+                return False
+            delay_execution(self._processor, _delay_after(looks))
+            looks += 1
+        self._require_alive()
+        return True
+
+    def status(self) -> int:
+        """Return the status of the polled command that is done."""
+        return self._control() >> reg.HCR_STATUS_SHIFT
+
+    def out_param(self) -> int:
+        """Return the immediate output of the polled command that is done."""
+        (value,) = reg.HCR_OUT_PARAM.unpack_from(self._registers, reg.HCR_OUT_PARAM_OFFSET)
+        return int(value)
+
+    def _control(self) -> int:
+        return _swap(self._words[_CONTROL_INDEX])
+
+
+def _delay_after(looks: int) -> int:
+    """Return how long to wait for the go bit: not at all at first, then ever longer."""
+    if looks < _YIELDS:
+        return 0
+    return _SHORT_DELAY_NS << min(looks // _YIELDS - 1, _DOUBLINGS)
+
+
+def _swap(value: int) -> int:
+    """Turn a native dword into the big-endian one of the register, or back."""
+    if sys.byteorder == "big":
+        return value
+    return int.from_bytes(value.to_bytes(4, "big"), "little")

@@ -1,0 +1,68 @@
+"""What joins the kernel to its HCA: registers, memory told, the interrupt line, and its death.
+
+Rules: dispatcher's OS thread. The memory calls may wait when the HCA is behind: <= APC_LEVEL in a
+kernel thread, else what cannot be sent at once is queued. `restart` and `stop` wait: PASSIVE_LEVEL
+in a kernel thread.
+Spec: kernel_proc/hca_abi/registers.py; kernel_proc/hca_abi/device_packets.py.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kernel_proc.scheduling.interrupt_line import InterruptLine
+
+
+class DeviceLink(Protocol):
+    """One HCA as the driver and the bus see it.
+
+    `registers` is the register page; it stays the same memory over restarts, zeroed by each.
+    `line` is the interrupt line: the driver connects its Interrupt to it. `dead` is True from the
+    device's death until `restart`; then `on_death` is called once, in the dispatcher, with the
+    reason. `generation` counts restarts. `status_page` belongs to the present generation.
+    """
+
+    registers: memoryview
+    status_page: memoryview
+    line: InterruptLine
+    dead: bool
+    generation: int
+    on_death: Callable[[str], object] | None
+
+    def poke(self) -> None:
+        """Have the HCA look at its registers, after a store that it must see; any IRQL."""
+
+    def add_segment(self, number: int, view: memoryview | None, descriptor: int) -> None:
+        """Tell of memory: shared (with a view) or, without, private by its descriptor.
+
+        The descriptor stays the caller's, and open until `remove_segment`.
+        """
+
+    def remove_segment(self, number: int) -> None:
+        """Take memory back; the HCA uses none of it after the next command."""
+
+    def add_doorbells(self, number: int, segment: int, poke: int) -> None:
+        """Tell of a doorbell segment (UAR): its descriptor and its users' eventfd.
+
+        Both stay the caller's.
+        """
+
+    def remove_doorbells(self, number: int) -> None:
+        """Take a doorbell segment back."""
+
+    def status_descriptor(self) -> int:
+        """Return a descriptor of the status page that can only be read; the caller closes it."""
+
+    def restart(self) -> None:
+        """End this HCA, whatever state it is in, and begin another: a hardware reset.
+
+        Registers are zero; every segment is known again; doorbell segments are not.
+        """
+
+    def stop(self, limit_ns: int) -> bool:
+        """End the HCA in order; by force after the limit, and then return False."""
+
+    def close(self) -> None:
+        """Give everything back at once, in any state; the machine has stopped."""
+
+    def inspect(self) -> dict[str, Any]:
+        """Return the state as plain values."""

@@ -1,0 +1,65 @@
+"""Loading the HCA driver: its device, its dispatch table, and the bring-up.
+
+Rules: PASSIVE_LEVEL; returns before the HCA is up.
+Spec: WDK, Writing a DriverEntry Routine.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kernel_proc.driver import dispatch
+from kernel_proc.driver.hca_extension import HcaExtension
+from kernel_proc.driver.internal_requests import internal_device_control
+from kernel_proc.driver.limits import Profile
+from kernel_proc.driver.notification import Notification
+from kernel_proc.io_manager.driver_object import DriverObject, create_device, delete_device
+from kernel_proc.io_manager.irp_flags import (
+    IRP_MJ_CLEANUP,
+    IRP_MJ_CLOSE,
+    IRP_MJ_CREATE,
+    IRP_MJ_DEVICE_CONTROL,
+    IRP_MJ_INTERNAL_DEVICE_CONTROL,
+)
+from shared.verb_codes import HCA_DEVICE, HCA_DEVICE_TYPE
+
+if TYPE_CHECKING:
+    from kernel_proc.driver.device_link import DeviceLink
+    from kernel_proc.io_manager.namespace import IoManager
+    from kernel_proc.memory.kernel_memory import KernelMemory
+
+
+def load(
+    io: "IoManager",
+    link: "DeviceLink",
+    memory: "KernelMemory",
+    log: Callable[[str], object],
+    profile: Profile | None = None,
+) -> DriverObject:
+    """Make the driver and its device, and begin to bring the HCA up.
+
+    `link` is on the bus that `memory` belongs to, and becomes the driver's to stop.
+    """
+    driver = DriverObject(io.processor, HCA_DEVICE)
+    extension = HcaExtension(io, link, memory, log, Notification, profile or Profile())
+    driver.major_function[IRP_MJ_CREATE] = dispatch.create
+    driver.major_function[IRP_MJ_CLEANUP] = dispatch.cleanup
+    driver.major_function[IRP_MJ_CLOSE] = dispatch.close
+    driver.major_function[IRP_MJ_DEVICE_CONTROL] = dispatch.device_control
+    driver.major_function[IRP_MJ_INTERNAL_DEVICE_CONTROL] = internal_device_control
+    driver.driver_unload = unload
+    create_device(driver, HCA_DEVICE, HCA_DEVICE_TYPE, extension=extension)
+    extension.start()
+    return driver
+
+
+def unload(driver: DriverObject) -> None:
+    """Take the HCA down and the device away; no file is open any more (WDK: DriverUnload)."""
+    for device in list(driver.devices):
+        device.device_extension.stop()
+        delete_device(device)
+
+
+def extension_of(driver: DriverObject) -> HcaExtension:
+    """Return the device extension of a loaded driver."""
+    extension: HcaExtension = driver.devices[0].device_extension
+    return extension

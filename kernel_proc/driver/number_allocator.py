@@ -1,0 +1,73 @@
+"""Numbers of the device's table entries: an index, and above it how often it was given away.
+
+A stale number names nothing: the entry's next user has another generation. Freed indices are
+reused oldest first, so that a generation comes back as late as possible.
+
+Rules: any IRQL; does not wait.
+Spec: Linux mthca_allocator.c (mthca_alloc), with a generation for each index.
+"""
+
+from collections import deque
+from typing import Any, Final
+
+
+class NumberAllocator:
+    """Gives out numbers of `bits` bits whose low `log_size` bits index a table.
+
+    The first `reserved` indices are never given out. With `bits == log_size` a number is its
+    index.
+    """
+
+    __slots__ = ("_free", "_generations", "_in_use", "_next", "bits", "log_size", "reserved")
+
+    def __init__(self, log_size: int, reserved: int = 0, bits: int | None = None) -> None:
+        self.log_size: Final = log_size
+        self.bits: Final = log_size if bits is None else bits
+        self.reserved: Final = reserved
+        self._next = reserved
+        self._free: deque[int] = deque()
+        self._generations: dict[int, int] = {}
+        self._in_use: set[int] = set()
+
+    @property
+    def size(self) -> int:
+        """How many numbers can be in use at a time."""
+        return (1 << self.log_size) - self.reserved
+
+    def allocate(self) -> int | None:
+        """Return a number nobody has, None if all are taken."""
+        if self._next < 1 << self.log_size:
+            index = self._next
+            self._next += 1
+        elif self._free:
+            index = self._free.popleft()
+        else:
+            return None
+        generation = self._generations.get(index, 0)
+        number = generation << self.log_size | index
+        self._in_use.add(number)
+        return number
+
+    def free(self, number: int) -> None:
+        """Take a number back; ValueError if it is not in use."""
+        if number not in self._in_use:
+            raise ValueError(f"number {number:#x} is not in use")
+        self._in_use.discard(number)
+        index = self.index_of(number)
+        generation = (number >> self.log_size) + 1
+        self._generations[index] = generation & ((1 << (self.bits - self.log_size)) - 1)
+        self._free.append(index)
+
+    def index_of(self, number: int) -> int:
+        """Return the table index of a number, in use or not."""
+        return number & ((1 << self.log_size) - 1)
+
+    def __len__(self) -> int:
+        return len(self._in_use)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._in_use
+
+    def inspect(self) -> dict[str, Any]:
+        """Return how many there are and are used."""
+        return {"size": self.size, "used": len(self._in_use), "reserved": self.reserved}

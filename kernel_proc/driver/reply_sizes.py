@@ -1,0 +1,59 @@
+"""How long the answer of each verb can be: room for it is required before the verb is begun.
+
+So no object is made, and none destroyed, whose answer the caller could not be given.
+"""
+
+from dataclasses import fields
+from typing import Any, Final, get_args, get_type_hints
+
+from shared import verb_codes as code
+from shared import verb_messages as messages
+from shared.message_codec import encode
+
+_TEXT: Final = 64  # characters of a firmware version, with much room
+
+_REPLIES: Final[dict[int, type[Any]]] = {
+    code.IOCTL_OPEN_CONTEXT: messages.OpenContext,
+    code.IOCTL_QUERY_DEVICE: messages.QueryDevice,
+    code.IOCTL_QUERY_PORT: messages.QueryPort,
+    code.IOCTL_QUERY_GID: messages.QueryGid,
+    code.IOCTL_QUERY_PKEY: messages.QueryPkey,
+    code.IOCTL_ALLOC_PD: messages.Object,
+    code.IOCTL_REG_MR: messages.Registered,
+    code.IOCTL_REREG_MR: messages.Registered,
+    code.IOCTL_CREATE_AH: messages.Object,
+    code.IOCTL_CREATE_CQ: messages.CqCreated,
+    code.IOCTL_RESIZE_CQ: messages.CqCreated,
+    code.IOCTL_DESTROY_CQ: messages.Destroyed,
+    code.IOCTL_CREATE_SRQ: messages.SrqCreated,
+    code.IOCTL_QUERY_SRQ: messages.SrqAttributes,
+    code.IOCTL_DESTROY_SRQ: messages.Destroyed,
+    code.IOCTL_CREATE_QP: messages.QpCreated,
+    code.IOCTL_QUERY_QP: messages.QpAttributes,
+    code.IOCTL_DESTROY_QP: messages.Destroyed,
+    code.IOCTL_OPEN_XRCD: messages.Object,
+    code.IOCTL_GET_CA_FATAL_EVENT: messages.Event,
+    code.IOCTL_GET_CA_PORT_EVENT: messages.Event,
+    code.IOCTL_GET_CQ_COMP_EVENT: messages.Event,
+    code.IOCTL_GET_CQ_ASYNC_EVENT: messages.Event,
+    code.IOCTL_GET_QP_ASYNC_EVENT: messages.Event,
+    code.IOCTL_GET_SRQ_ASYNC_EVENT: messages.Event,
+}
+
+
+def _longest(cls: type[Any]) -> int:
+    """Return the length of a message whose every field is as long as it can be."""
+    hints = get_type_hints(cls, include_extras=True)
+    values: list[Any] = []
+    for field in fields(cls):
+        kind, measure = get_args(hints[field.name])
+        if kind is int:
+            values.append((1 << measure) - 1)
+        elif kind is bytes:
+            values.append(bytes(measure))
+        else:
+            values.append("9" * min(measure, _TEXT))
+    return len(encode(cls(*values)))
+
+
+LONGEST_REPLY: Final[dict[int, int]] = {ioctl: _longest(cls) for ioctl, cls in _REPLIES.items()}

@@ -1,0 +1,271 @@
+"""Completion queues as the HCA holds them: post, arm, overrun, sweep, resize.
+
+The consumer index lies in the owner's doorbell segment and is read only when the queue may be
+full. An entry's VALID word is stored last. An overrun kills the queue, never the device.
+
+Spec: IBA vol. 1, 11.2.8 and 11.5.2; shared/cqe_layout.py; PRM, CQ context.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kernel_proc.hca.doorbell_pages import DoorbellPage
+from kernel_proc.hca.event_table import EventTable
+from kernel_proc.hca.queue_buffer import QueueBuffer
+from kernel_proc.hca_abi import contexts as abi
+from kernel_proc.hca_abi.event_entries import CQ_ACCESS_VIOLATION, CQ_OVERRUN
+from shared import doorbell_layout
+from shared.cqe_layout import CQE, CQE_SIZE, CQE_VALID_WORD
+from shared.live_words import publish_fence
+
+_ENTRY_SHIFT: Final = CQE_SIZE.bit_length() - 1
+_ARM_INDEX: Final = doorbell_layout.INDEX_MASK
+SWEPT_QPN: Final = 0  # of an entry that was removed where it lies
+
+DISARMED: Final = 0
+ARMED_SOLICITED: Final = 1
+ARMED: Final = 2
+
+
+class CompletionQueue:
+    """One completion queue that the hardware owns."""
+
+    __slots__ = (
+        "_clock_ns",
+        "_events",
+        "armed",
+        "arms",
+        "buffer",
+        "consumer",
+        "context",
+        "dead",
+        "fired",
+        "last_arm",
+        "lost",
+        "mask",
+        "number",
+        "page",
+        "producer",
+        "solicited",
+        "users",
+    )
+
+    def __init__(
+        self,
+        context: abi.CqContext,
+        buffer: QueueBuffer,
+        page: DoorbellPage,
+        events: EventTable,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self.context = context
+        self.number = context.cqn
+        self.buffer = buffer
+        self.page = page
+        self.mask = (1 << (context.log_size_uar >> abi.LOG_SIZE_SHIFT)) - 1
+        self.producer = 0
+        self.consumer = 0  # as last read
+        self.solicited = 0  # producer after the last solicited entry
+        self.armed = DISARMED
+        self.last_arm = page.index(context.arm_slot) or 0
+        self.fired = False
+        self.dead = 0  # the syndrome, once it is
+        self.users = 0
+        self.lost = 0
+        self.arms = 0
+        self._events = events
+        self._clock_ns = clock_ns
+
+    def post(
+        self,
+        qpn: int,
+        wqe_index: int,
+        status: int,
+        *,
+        is_send: int,
+        opcode: int = 0,
+        byte_len: int = 0,
+        imm_data: int = 0,
+        src_qp: int = 0,
+        vendor_err: int = 0,
+        wc_flags: int = 0,
+        slid: int = 0,
+        pkey_index: int = 0,
+        sl: int = 0,
+        dlid_path_bits: int = 0,
+        srqn: int = 0,
+        solicited: int = 0,
+    ) -> bool:
+        """Add an entry and raise the event if it was waited for; False: the entry is lost."""
+        producer = self.producer
+        if self.dead or (producer - self.consumer >= self.mask and not self._has_room()):
+            self.lost += 1
+            return False
+        buffer = self.buffer
+        if not buffer.pages:
+            self.die(CQ_ACCESS_VIOLATION)
+            return False
+        position = ((producer & self.mask) << _ENTRY_SHIFT) + buffer.lead
+        number = position >> buffer.shift
+        place = (position & buffer.mask) - (0 if number else buffer.lead)
+        solicited = 1 if solicited or status else 0
+        CQE.pack_into(
+            buffer.pages[number],
+            place,
+            qpn,
+            wqe_index & 0xFFFFFFFF,
+            byte_len,
+            imm_data,
+            src_qp,
+            opcode,
+            status,
+            vendor_err,
+            is_send,
+            wc_flags,
+            slid,
+            pkey_index,
+            sl,
+            dlid_path_bits,
+            srqn,
+            solicited,
+            self._clock_ns(),
+        )
+        producer += 1
+        publish_fence()
+        buffer.words[number][(place >> 3) + CQE_VALID_WORD] = producer
+        self.producer = producer
+        if solicited:
+            self.solicited = producer
+        if self.armed and (solicited or self.armed == ARMED):
+            self._fire()
+        return True
+
+    def rung(self) -> None:
+        """Arm the queue as its arm word says; the event may be due at once."""
+        word = self.page.index(self.context.arm_slot)
+        if word is None or word == self.last_arm or self.dead:
+            return
+        self.last_arm = word
+        self.arms += 1
+        wanted = ARMED_SOLICITED if word & doorbell_layout.ARM_SOLICITED else ARMED
+        self.armed = max(self.armed, wanted)
+        newest = self.producer if self.armed == ARMED else self.solicited
+        if newest > word & _ARM_INDEX:
+            self._fire()
+
+    def die(self, syndrome: int) -> None:
+        """Stop the queue for good and tell its owner; once."""
+        if not self.dead:
+            self.dead = syndrome
+            self.armed = DISARMED
+            self._events.cq_error(self.number, syndrome)
+
+    def unpolled(self) -> range | None:
+        """Return the positions that may not be polled yet; None if the owner's word is wrong."""
+        self._read_consumer()
+        if not 0 <= self.producer - self.consumer <= self.mask + 1:
+            return None
+        return range(self.consumer, self.producer)
+
+    def sweep(self, qpn: int) -> int:
+        """Remove a QP's entries: each stays in its place and names no QP any more."""
+        positions = self.unpolled()
+        if positions is None:
+            positions = range(max(0, self.producer - self.mask - 1), self.producer)
+        swept = 0
+        position = positions.start
+        while position < positions.stop and self.buffer.alive:
+            entries = _contiguous(self.buffer, position, self.mask)
+            count = min(len(entries) >> _ENTRY_SHIFT, positions.stop - position)
+            names = entries[: count << _ENTRY_SHIFT].cast("I")[:: CQE_SIZE // 4]
+            for index, name in enumerate(names.tolist()):
+                if name == qpn:
+                    names[index] = SWEPT_QPN
+                    swept += 1
+            position += count
+        return swept
+
+    def resize(self, context: abi.CqContext, buffer: QueueBuffer) -> bool:
+        """Move what is not polled into another buffer, in order; False if it does not fit.
+
+        Entries keep their positions, so an owner that still polls the old buffer finds there what
+        was posted before, and the rest in the new one.
+        """
+        mask = (1 << (context.log_size_uar >> abi.LOG_SIZE_SHIFT)) - 1
+        positions = self.unpolled()
+        if positions is None or len(positions) > mask:
+            return False
+        position = positions.start
+        while position < positions.stop:
+            source = _contiguous(self.buffer, position, self.mask)
+            target = _contiguous(buffer, position, mask)
+            length = min(len(source), len(target), (positions.stop - position) << _ENTRY_SHIFT)
+            target[:length] = source[:length]
+            position += length >> _ENTRY_SHIFT
+        self.buffer.close()
+        self.buffer = buffer
+        self.mask = mask
+        self.context = self.context._replace(
+            start=context.start,
+            log_size_uar=context.log_size_uar & ~abi.UAR_MASK
+            | self.context.log_size_uar & abi.UAR_MASK,
+            lkey=context.lkey,
+            pd=context.pd,
+        )
+        return True
+
+    def live_context(self) -> abi.CqContext:
+        """Return the context with its live fields, as QUERY_CQ shows it."""
+        self._read_consumer()
+        state = (0, abi.CQ_STATE_ARMED_SOLICITED, abi.CQ_STATE_ARMED)[self.armed]
+        if self.fired and not state:
+            state = abi.CQ_STATE_FIRED
+        status = 0
+        if self.dead:
+            overrun = self.dead == CQ_OVERRUN
+            status = abi.CQ_STATUS_OVERFLOW if overrun else abi.CQ_STATUS_WRITE_FAILURE
+        return self.context._replace(
+            flags=self.context.flags & abi.CQ_FLAG_IGNORE_OVERRUN | status | state,
+            solicit_producer=self.solicited & 0xFFFFFFFF,
+            consumer=self.consumer & 0xFFFFFFFF,
+            producer=self.producer & 0xFFFFFFFF,
+        )
+
+    def inspect(self) -> dict[str, object]:
+        """Return size, indices and state."""
+        return {
+            "size": self.mask + 1,
+            "producer": self.producer,
+            "consumer": self.consumer,
+            "armed": ("no", "solicited", "any")[self.armed],
+            "arms": self.arms,
+            "dead": self.dead,
+            "lost": self.lost,
+            "users": self.users,
+        }
+
+    def _read_consumer(self) -> None:
+        word = self.page.index(self.context.consumer_slot)
+        if word is not None:
+            self.consumer = word
+
+    def _has_room(self) -> bool:
+        if self.context.flags & abi.CQ_FLAG_IGNORE_OVERRUN:
+            return True
+        self._read_consumer()
+        if self.producer - self.consumer < self.mask:
+            return True
+        self.die(CQ_OVERRUN)
+        return False
+
+    def _fire(self) -> None:
+        self.armed = DISARMED
+        self.fired = True
+        self._events.completion(self.context.completion_eq, self.number)
+
+
+def _contiguous(buffer: QueueBuffer, position: int, mask: int) -> memoryview:
+    """View the entries from a position on that lie behind each other in memory."""
+    number, place = buffer.locate((position & mask) << _ENTRY_SHIFT)
+    room = (mask + 1 - (position & mask)) << _ENTRY_SHIFT
+    return buffer.pages[number][place : place + room]

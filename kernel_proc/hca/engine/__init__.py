@@ -1,0 +1,1 @@
+"""The part of the HCA that serves work queues."""

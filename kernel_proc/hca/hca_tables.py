@@ -1,0 +1,142 @@
+"""Everything a command can reach: the tables of one HCA, and how far its firmware has come."""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+from kernel_proc.hca.command import bad_parameter, bad_resource_state
+from kernel_proc.hca.cq_table import CompletionQueue
+from kernel_proc.hca.device_memory import DeviceMemory
+from kernel_proc.hca.doorbell_pages import DoorbellPage, DoorbellPages
+from kernel_proc.hca.engine.flusher import Flusher
+from kernel_proc.hca.engine.rounds import Rounds
+from kernel_proc.hca.event_table import EventTable
+from kernel_proc.hca.icm import Icm
+from kernel_proc.hca.management import Management
+from kernel_proc.hca.multicast_table import MulticastTable
+from kernel_proc.hca.number_table import NumberTable
+from kernel_proc.hca.port import Port
+from kernel_proc.hca.qp_table import QpTable
+from kernel_proc.hca.queue_buffer import QueueBuffer, map_queue
+from kernel_proc.hca.srq_table import SharedReceiveQueue
+from kernel_proc.hca.translation import Translation
+from kernel_proc.hca_abi.contexts import InitHca
+from kernel_proc.hca_abi.device_settings import (
+    RESERVED_CQS,
+    RESERVED_SRQS,
+    HcaSettings,
+    device_limits,
+)
+
+_NOWHERE: Final = InitHca(*[0] * len(InitHca._fields))
+
+
+class FirmwareState(IntEnum):
+    """How far bring-up has come."""
+
+    STOPPED = 0
+    RUNNING = 1  # RUN_FW was given
+    INITIALISED = 2  # and INIT_HCA
+
+
+class HcaTables:
+    """The state of one HCA but for its command interface."""
+
+    def __init__(
+        self,
+        settings: HcaSettings,
+        register_words: memoryview,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self.settings: Final = settings
+        self.limits: Final = device_limits(settings)
+        self.clock_ns: Final = clock_ns
+        self.memory: Final = DeviceMemory()
+        self.doorbells: Final = DoorbellPages()
+        self.rounds: Final = Rounds()
+        self.icm: Final = Icm(self.memory)
+        self.events: Final = EventTable(register_words)
+        self.translation: Final = Translation()
+        self.cqs: Final = NumberTable[CompletionQueue](RESERVED_CQS)
+        self.srqs: Final = NumberTable[SharedReceiveQueue](RESERVED_SRQS)
+        self.qps: Final = QpTable(self.doorbells, self.events, self.rounds)
+        self.flusher: Final = Flusher(self.qps, self.rounds)
+        self.multicast: Final = MulticastTable()
+        self.ports: Final = [
+            Port(number, settings.node_guid + number, settings.max_mtu, self.events)
+            for number in range(1, settings.ports + 1)
+        ]
+        self.management: Final = Management(settings, self.ports)
+        self.special_qps: dict[int, int] = {}
+        self.firmware = FirmwareState.STOPPED
+        self.bases = _NOWHERE
+
+    def require_icm(self, base: int, index: int, size: int) -> None:
+        """Refuse a context that has no page of the ICM under it."""
+        if not self.icm.is_mapped(base + index * size, size):
+            raise bad_resource_state()
+
+    def page(self, uar: int) -> DoorbellPage:
+        """Return a session's doorbell segment, or refuse a UAR that has none."""
+        page = self.doorbells.pages.get(uar)
+        if page is None:
+            raise bad_parameter()
+        return page
+
+    def queue(
+        self,
+        lkey: int,
+        pd: int,
+        rights: int,
+        length: int,
+        *,
+        address: int | None = None,
+        alignment: int,
+    ) -> QueueBuffer:
+        """Map a queue's memory, or refuse what its key does not grant."""
+        buffer = map_queue(
+            self.memory, self.translation,
+            lkey=lkey, pd=pd, rights=rights, address=address, length=length, alignment=alignment,
+        )  # fmt: skip
+        if buffer is None:
+            raise bad_parameter()
+        return buffer
+
+    def stop(self) -> None:
+        """Drop every object: CLOSE_HCA, or the end."""
+        for qp in self.qps.all():
+            self.qps.reset(qp)
+        for srq in self.srqs.all():
+            srq.buffer.close()
+        for cq in self.cqs.all():
+            cq.buffer.close()
+        for page in self.doorbells.pages.values():
+            page.queues.clear()
+            page.waiting.clear()
+        self.rounds.clear()
+        self.events.clear()
+        self.qps.configure(0)
+        self.cqs.configure(0)
+        self.srqs.configure(0)
+        self.multicast.configure(0)
+        self.translation.configure(0, 0)
+        self.special_qps.clear()
+        self.bases = _NOWHERE
+
+    def inspect(self) -> dict[str, object]:
+        """Return every table's state as plain values."""
+        return {
+            "firmware": self.firmware.name.lower(),
+            "memory": self.memory.inspect(),
+            "icm": self.icm.inspect(),
+            "translation": self.translation.inspect(),
+            "events": self.events.inspect(),
+            "cqs": {str(cq.number): cq.inspect() for cq in self.cqs.all()},
+            "srqs": {str(srq.number): srq.inspect() for srq in self.srqs.all()},
+            "qps": {str(qp.number): qp.inspect() for qp in self.qps.all()},
+            "multicast": self.multicast.inspect(),
+            "ports": {str(port.number): port.inspect() for port in self.ports},
+            "doorbells": self.doorbells.inspect(),
+            "rounds": self.rounds.inspect(),
+            "flushed": self.flusher.flushed,
+        }

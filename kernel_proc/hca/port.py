@@ -1,0 +1,107 @@
+"""One port: its state, addresses, tables and counters, and the events when they change.
+
+There is no subnet manager: ports have their LIDs from the start and come up ACTIVE.
+
+Spec: IBA vol. 1, 14.2.5.6 (PortInfo), 10.9 (P_Keys).
+"""
+
+from typing import Final
+
+from kernel_proc.hca.event_table import EventTable
+from kernel_proc.hca_abi import event_entries as eqe
+from kernel_proc.hca_abi.device_settings import GID_TABLE_LENGTH, PKEY_TABLE_LENGTH
+from shared.verbs_enums import ibv_port_state
+
+DOWN: Final = int(ibv_port_state.IBV_PORT_DOWN)
+ACTIVE: Final = int(ibv_port_state.IBV_PORT_ACTIVE)
+PHYSICAL_DISABLED: Final = 3
+PHYSICAL_LINK_UP: Final = 5
+WIDTH_4X: Final = 2
+SPEED_DDR: Final = 2
+DEFAULT_PKEY: Final = 0xFFFF
+LINK_LOCAL_PREFIX: Final = 0xFE80 << 48
+SM_LID: Final = 1
+FIRST_UNICAST_LID: Final = 1
+LAST_UNICAST_LID: Final = 0xBFFF
+
+# Trap, SL mapping, client reregistration, system image GUID, communication management.
+_CAPABILITIES: Final = 1 << 25 | 1 << 16 | 1 << 11 | 1 << 6
+
+
+class Port:
+    """A port; `number` counts from 1."""
+
+    def __init__(self, number: int, guid: int, max_mtu: int, events: EventTable) -> None:
+        self.number: Final = number
+        self.guid: Final = guid
+        self.max_mtu: Final = max_mtu
+        self._events: Final = events
+        self.state = DOWN
+        self.mtu = max_mtu
+        self.lid = number
+        self.sm_lid = SM_LID
+        self.sm_sl = 0
+        self.lmc = 0
+        self.capabilities = _CAPABILITIES
+        self.gid_prefix = LINK_LOCAL_PREFIX
+        self.guids = [guid, *[0] * (GID_TABLE_LENGTH - 1)]
+        self.pkeys = [DEFAULT_PKEY, *[0] * (PKEY_TABLE_LENGTH - 1)]
+        self.pkey_violations = 0
+        self.qkey_violations = 0
+
+    def reset(self) -> None:
+        """Be down, without an event: the device was stopped."""
+        self.state = DOWN
+
+    def gid(self, index: int) -> bytes:
+        """Return a GID of the table, zero if the place is empty."""
+        guid = self.guids[index]
+        return (self.gid_prefix << 64 | guid).to_bytes(16, "big") if guid else bytes(16)
+
+    def set_state(self, state: int) -> None:
+        """Bring the link up or down; the event tells a change."""
+        if state == self.state:
+            return
+        self.state = state
+        self._events.port(self.number, eqe.PORT_UP if state == ACTIVE else eqe.PORT_DOWN)
+
+    def set_lid(self, lid: int, sm_lid: int, sm_sl: int) -> None:
+        """Take a LID and the subnet manager's; events tell changes."""
+        if lid != self.lid:
+            self.lid = lid
+            self._events.port(self.number, eqe.PORT_LID_CHANGE)
+        if (sm_lid, sm_sl) != (self.sm_lid, self.sm_sl):
+            self.sm_lid, self.sm_sl = sm_lid, sm_sl
+            self._events.port(self.number, eqe.PORT_SM_CHANGE)
+
+    def set_gid_prefix(self, prefix: int) -> None:
+        """Take the subnet's prefix."""
+        if prefix != self.gid_prefix:
+            self.gid_prefix = prefix
+            self._events.port(self.number, eqe.PORT_GID_CHANGE)
+
+    def set_guids(self, first: int, guids: list[int]) -> None:
+        """Replace GUIDs from `first` on; the first of all is the port's own and stays."""
+        if first == 0:
+            guids = [self.guid, *guids[1:]]
+        if self.guids[first : first + len(guids)] != guids:
+            self.guids[first : first + len(guids)] = guids
+            self._events.port(self.number, eqe.PORT_GID_CHANGE)
+
+    def set_pkeys(self, first: int, pkeys: list[int]) -> None:
+        """Replace P_Keys from `first` on."""
+        if self.pkeys[first : first + len(pkeys)] != pkeys:
+            self.pkeys[first : first + len(pkeys)] = pkeys
+            self._events.port(self.number, eqe.PORT_PKEY_CHANGE)
+
+    def inspect(self) -> dict[str, object]:
+        """Return state and addresses."""
+        return {
+            "state": "active" if self.state == ACTIVE else "down",
+            "lid": self.lid,
+            "sm_lid": self.sm_lid,
+            "gid": self.gid(0).hex(),
+            "pkeys": [pkey for pkey in self.pkeys if pkey],
+            "pkey_violations": self.pkey_violations,
+            "qkey_violations": self.qkey_violations,
+        }

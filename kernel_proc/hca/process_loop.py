@@ -1,0 +1,115 @@
+"""The life of the HCA's process: rounds while there is work, then looking, then sleep.
+
+Sleep is announced, and after a full fence everything is looked at once more; so whoever rings
+either sees the announcement and pokes, or is seen. Deadlines are slept to within the part that
+is spun, since a wake-up is late by more than that.
+
+Spec: docs/hca-process.md; kernel_proc/hca_abi/registers.py.
+"""
+
+import gc
+import os
+import select
+import sys
+from typing import Final
+
+from kernel_proc.hca.control_socket import ControlEnded, ControlSocket
+from kernel_proc.hca.hca_device import HcaDevice
+from shared.clock import now_ns
+
+SPUN_NS: Final = 200_000  # a deadline nearer than this is spun for
+LONGEST_SLEEP_NS: Final = 1_000_000_000  # nothing depends on it: whoever rings pokes
+_ROUNDS_BETWEEN_LOOKS: Final = 1024  # at the control socket, while busy
+_GARBAGE_WORTH_COLLECTING: Final = 20_000
+
+
+class ProcessLoop:
+    """Runs one device until its control socket ends."""
+
+    def __init__(
+        self, device: HcaDevice, control: ControlSocket, watch: select.epoll, poke: int
+    ) -> None:
+        self._device: Final = device
+        self._control: Final = control
+        self._watch: Final = watch
+        self._poke: Final = poke
+        self._idle_spin_ns: Final = device.settings.idle_spin_us * 1000
+        self._told = False
+        self.sleeps = 0
+
+    def run(self) -> None:
+        """Run until the kernel is gone or says stop."""
+        gc.disable()
+        gc.freeze()
+        self._device.set_sleeping(False)
+        try:
+            while True:
+                self._work()
+                self._sleep()
+        except ControlEnded:
+            return
+
+    def _work(self) -> None:
+        """Do rounds until there was nothing to do for a while and no deadline is near."""
+        device, control = self._device, self._control
+        idle_since = now_ns()
+        rounds = 0
+        while True:
+            rounds += 1
+            if control.behind or not rounds % _ROUNDS_BETWEEN_LOOKS:
+                control.serve()
+                _collect()
+            if device.run_once():
+                idle_since = 0
+                continue
+            now = now_ns()
+            idle_since = idle_since or now
+            deadline = device.next_deadline_ns()
+            if deadline is not None and deadline - now < SPUN_NS:
+                continue
+            if now - idle_since >= self._idle_spin_ns:
+                return
+            os.sched_yield()
+
+    def _sleep(self) -> None:
+        device = self._device
+        if device.dead and not self._told:
+            self._told = True
+            sys.stderr.write(f"the HCA has failed\n{device.failure}")
+            sys.stderr.flush()
+        _collect()
+        device.set_sleeping(True)
+        try:
+            if device.run_once() or self._control.behind:
+                return
+            self.sleeps += 1
+            self._wait(device.next_deadline_ns())
+        finally:
+            device.set_sleeping(False)
+
+    def _wait(self, deadline: int | None) -> None:
+        length = LONGEST_SLEEP_NS
+        if deadline is not None:
+            length = min(length, deadline - now_ns() - SPUN_NS // 2)
+        if length <= 0:
+            return
+        # The epoll descriptor itself is waited for: its own wait counts whole milliseconds.
+        ready, _, _ = select.select([self._watch], [], [], length / 1e9)
+        if ready:
+            self._serve_events()
+
+    def _serve_events(self) -> None:
+        for descriptor, _ in self._watch.poll(0):
+            if descriptor == self._control.fileno():
+                self._control.serve()
+            elif descriptor == self._poke:
+                try:
+                    os.eventfd_read(descriptor)
+                except BlockingIOError:
+                    continue
+
+
+def _collect() -> None:
+    """Collect cycles, here and nowhere else, when there may be many."""
+    if gc.get_count()[0] > _GARBAGE_WORTH_COLLECTING:
+        gc.collect()

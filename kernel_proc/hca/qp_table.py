@@ -1,0 +1,170 @@
+"""Queue pairs as the HCA holds them, and the changes of state that the device makes itself.
+
+A QP exists here from RST2INIT until it is RESET again; a number that is not here is in RESET.
+
+Spec: IBA vol. 1, 10.3.1; PRM, QP context.
+"""
+
+from typing import Final
+
+from kernel_proc.hca.cq_table import CompletionQueue
+from kernel_proc.hca.doorbell_pages import DoorbellPage, DoorbellPages
+from kernel_proc.hca.event_table import EventTable
+from kernel_proc.hca.number_table import NumberTable
+from kernel_proc.hca.queue_buffer import QueueBuffer
+from kernel_proc.hca.srq_table import SharedReceiveQueue
+from kernel_proc.hca.work_queue import ReadyQueues, WorkQueue
+from kernel_proc.hca_abi import qp_transitions as states
+from kernel_proc.hca_abi.contexts import QpContext
+from kernel_proc.hca_abi.device_settings import RESERVED_QPS
+from kernel_proc.hca_abi.event_entries import (
+    EVENT_LAST_WQE_REACHED,
+    EVENT_SQ_DRAINED,
+    EVENT_WQ_CATASTROPHIC,
+)
+from shared.doorbell_layout import RING_RECEIVE, RING_SEND, SLOTS
+
+STATE_NAMES: Final = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
+
+
+class QueuePair:
+    """One queue pair; `context` is what software gave, PSNs and state are live here."""
+
+    __slots__ = (
+        "buffer",
+        "context",
+        "draining",
+        "number",
+        "page",
+        "receive",
+        "receive_cq",
+        "receive_psn",
+        "send",
+        "send_cq",
+        "send_psn",
+        "srq",
+        "state",
+    )
+
+    def __init__(self, context: QpContext, page: DoorbellPage) -> None:
+        self.number = context.local_qpn
+        self.context = context
+        self.page = page
+        self.state = states.INIT
+        self.buffer: QueueBuffer | None = None
+        self.send: WorkQueue | None = None
+        self.receive: WorkQueue | None = None
+        self.send_cq: CompletionQueue | None = None
+        self.receive_cq: CompletionQueue | None = None
+        self.srq: SharedReceiveQueue | None = None
+        self.send_psn = 0
+        self.receive_psn = 0
+        self.draining = False
+
+    def live_context(self) -> QpContext:
+        """Return the context with its live fields, as QUERY_QPEE shows it."""
+        return self.context._replace(
+            state=self.state,
+            next_send_psn=self.send_psn,
+            next_receive_psn=self.receive_psn,
+            sq_draining=int(self.draining),
+        )
+
+    def inspect(self) -> dict[str, object]:
+        """Return state, PSNs and queues."""
+        return {
+            "state": STATE_NAMES[self.state],
+            "transport": self.context.transport,
+            "send_psn": self.send_psn,
+            "receive_psn": self.receive_psn,
+            "draining": self.draining,
+            "send": self.send.inspect() if self.send else None,
+            "receive": self.receive.inspect() if self.receive else None,
+        }
+
+
+class QpTable(NumberTable[QueuePair]):
+    """The QPs, their slots, and what happens to them beside the commands."""
+
+    def __init__(self, doorbells: DoorbellPages, events: EventTable, rounds: ReadyQueues) -> None:
+        super().__init__(RESERVED_QPS)
+        self._doorbells: Final = doorbells
+        self._events: Final = events
+        self._rounds: Final = rounds
+
+    def claim_slots(self, qp: QueuePair) -> bool:
+        """Make the QP's work queues and take their slots; all or nothing."""
+        context = qp.context
+        if max(context.send_slot, context.receive_slot) >= SLOTS:
+            return False
+        if context.send_entries:
+            qp.send = WorkQueue(
+                qp, self._rounds, RING_SEND, context.send_slot, context.send_entries,
+                context.send_stride,
+            )  # fmt: skip
+            if not self._doorbells.claim(qp.page, RING_SEND, context.send_slot, qp.send):
+                return False
+        if context.receive_entries:
+            qp.receive = WorkQueue(
+                qp, self._rounds, RING_RECEIVE, context.receive_slot, context.receive_entries,
+                context.receive_stride,
+            )  # fmt: skip
+            if not self._doorbells.claim(qp.page, RING_RECEIVE, context.receive_slot, qp.receive):
+                if qp.send is not None:
+                    self._doorbells.release(qp.page, RING_SEND, context.send_slot)
+                return False
+        return True
+
+    def attach(self, qp: QueuePair) -> None:
+        """Count the QP at everything it uses, and let it exist."""
+        for used in (qp.send_cq, qp.receive_cq, qp.srq):
+            if used is not None:
+                used.users += 1
+        self.insert(qp)
+
+    def reset(self, qp: QueuePair) -> None:
+        """Let the QP go: slots, memory, counts; its entries leave its CQs."""
+        qp.state = states.RESET
+        self.remove(qp)
+        for queue in (qp.send, qp.receive):
+            if queue is not None:
+                self._doorbells.release(qp.page, queue.kind, queue.slot)
+        if qp.buffer is not None:
+            qp.buffer.close()
+        cqs = {id(cq): cq for cq in (qp.send_cq, qp.receive_cq) if cq is not None}
+        for cq in cqs.values():
+            cq.sweep(qp.number)
+        for used in (qp.send_cq, qp.receive_cq, qp.srq):
+            if used is not None:
+                used.users -= 1
+        qp.send = qp.receive = None  # they name the QP: no cycle stays behind
+
+    def set_state(self, qp: QueuePair, state: int) -> None:
+        """Change the state and have the queues looked at that are served in it."""
+        old, qp.state = qp.state, state
+        if state == states.ERR and old != states.ERR:
+            qp.draining = False
+            if qp.srq is not None:
+                self._events.queue_pair(EVENT_LAST_WQE_REACHED, qp.number)
+        for queue in (qp.send, qp.receive):
+            if queue is not None:
+                self._rounds.ready(queue)
+
+    def drain(self, qp: QueuePair, notify: bool) -> None:
+        """Stop starting send entries; with nothing in flight the queue is drained at once."""
+        self.set_state(qp, states.SQD)
+        if notify:
+            self._events.queue_pair(EVENT_SQ_DRAINED, qp.number)
+
+    def queue_broken(self, queue: WorkQueue) -> None:
+        """Take a QP out of service whose index word cannot be; told once."""
+        if queue.told:
+            return
+        queue.told = True
+        self._events.queue_pair(EVENT_WQ_CATASTROPHIC, queue.qp.number)
+        self.set_state(queue.qp, states.ERR)
+
+    def completion_lost(self, qp: QueuePair) -> None:
+        """Take a QP out of service of which a CQ could not take a completion."""
+        if qp.state != states.ERR:
+            self.set_state(qp, states.ERR)

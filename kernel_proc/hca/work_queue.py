@@ -1,0 +1,87 @@
+"""A work queue: where its entries are, how many its owner posted, how far the HCA has come.
+
+The owner's index word counts what was posted. It is the owner's, so it can say anything: a word
+that is more than a full queue ahead is a broken queue, and nothing of it is believed any more.
+
+Spec: shared/doorbell_layout.py, shared/wqe_layout.py.
+"""
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from kernel_proc.hca.doorbell_pages import DoorbellPage
+from shared.doorbell_layout import RING_SEND
+
+if TYPE_CHECKING:
+    from kernel_proc.hca.qp_table import QueuePair
+
+_WORD_MASK: Final = (1 << 64) - 1
+
+
+class IndexWord:
+    """How far the owner and the HCA have come in a ring of `entries`."""
+
+    __slots__ = ("broken", "entries", "head", "page", "slot")
+
+    def __init__(self, page: DoorbellPage, slot: int, entries: int) -> None:
+        self.page = page
+        self.slot = slot
+        self.entries = entries
+        self.broken = False
+        # What was counted before the queue's life is not of it.
+        self.head = page.index(slot) or 0
+
+    def outstanding(self) -> int:
+        """Return how many entries are posted and not taken; 0 from a broken queue."""
+        word = self.page.index(self.slot)
+        if word is None or self.broken:
+            return 0
+        count = (word - self.head) & _WORD_MASK
+        if count > self.entries:
+            self.broken = True
+            return 0
+        return count
+
+    def take(self, count: int = 1) -> int:
+        """Take entries that are outstanding; return the position of the first."""
+        position = self.head
+        self.head = (position + count) & _WORD_MASK
+        return position
+
+
+class ReadyQueues(Protocol):
+    """The engine, as queues know it."""
+
+    def ready(self, queue: "WorkQueue") -> None:
+        """Have a queue looked at, if there is a service for it in its state."""
+
+
+class WorkQueue(IndexWord):
+    """The send or the receive queue of a QP; `kind` as doorbells name it."""
+
+    __slots__ = ("_rounds", "kind", "offset", "qp", "queued", "stride", "told")
+
+    def __init__(
+        self,
+        qp: "QueuePair",
+        rounds: "ReadyQueues",
+        kind: int,
+        slot: int,
+        entries: int,
+        stride: int,
+    ) -> None:
+        super().__init__(qp.page, slot, entries)
+        self.qp = qp
+        self.kind = kind
+        self.stride = stride
+        self.offset = qp.context.send_offset if kind == RING_SEND else 0
+        self.queued = False
+        self.told = False  # that it is broken
+        self._rounds = rounds
+
+    def rung(self) -> None:
+        """Have the engine look at the queue, if its state is one in which it is served."""
+        self._rounds.ready(self)
+
+    def inspect(self) -> dict[str, object]:
+        """Return size, head and what is outstanding."""
+        return {"entries": self.entries, "head": self.head, "outstanding": self.outstanding()}

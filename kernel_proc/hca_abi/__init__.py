@@ -1,0 +1,1 @@
+"""What driver and HCA agree on: registers, commands, contexts, events. No behaviour."""

@@ -1,0 +1,546 @@
+"""The messages inside the IOCTL buffers of the verbs: what is asked, and what is answered.
+
+A handle names an object of the context (the open file) that asks; 0 is none. Addresses are the
+user's. Masks, states and types are those of `verbs_enums`. The kernel judges every value.
+
+A user's queue lives in memory it allocated itself in an arena: `buffer` and `buffer_length`. Its
+index words are slots of the session's doorbell segment, which the driver chooses and answers.
+
+Tags 40 to 99 are the verbs'.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from shared.messages import U32, U64, Text
+
+Gid = Annotated[bytes, 16]  # at most so many bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OpenContext:
+    """Answer of open_context (no input): what a library needs to know of the device.
+
+    `doorbells` is the session's doorbell segment (UAR) number; its descriptors come over the
+    lifeline.
+    """
+
+    tag: ClassVar[int] = 40
+    version: ClassVar[int] = 1
+
+    doorbells: U32
+    completion_vectors: U32
+    ports: U32
+    cqe_size: U32
+    receive_stride: U32
+    max_inline: U32
+
+
+@dataclass(frozen=True, slots=True)
+class QueryDevice:
+    """Answer of query_device (no input): ibv_device_attr, in its order."""
+
+    tag: ClassVar[int] = 41
+    version: ClassVar[int] = 1
+
+    fw_version: Text
+    node_guid: U64  # host order
+    sys_image_guid: U64
+    max_mr_size: U64
+    page_size_cap: U64
+    vendor_id: U32
+    vendor_part_id: U32
+    hw_ver: U32
+    max_qp: U32
+    max_qp_wr: U32
+    device_cap_flags: U64
+    max_sge: U32
+    max_sge_rd: U32
+    max_cq: U32
+    max_cqe: U32
+    max_mr: U32
+    max_pd: U32
+    max_qp_rd_atom: U32
+    max_res_rd_atom: U32
+    max_qp_init_rd_atom: U32
+    atomic_cap: U32
+    max_mw: U32
+    max_mcast_grp: U32
+    max_mcast_qp_attach: U32
+    max_total_mcast_qp_attach: U32
+    max_ah: U32
+    max_srq: U32
+    max_srq_wr: U32
+    max_srq_sge: U32
+    max_pkeys: U32
+    local_ca_ack_delay: U32
+    phys_port_cnt: U32
+
+
+@dataclass(frozen=True, slots=True)
+class PortQuery:
+    """Input of query_port; with `index`, of query_gid and query_pkey."""
+
+    tag: ClassVar[int] = 42
+    version: ClassVar[int] = 1
+
+    port: U32
+    index: U32 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPort:
+    """Answer of query_port: ibv_port_attr."""
+
+    tag: ClassVar[int] = 43
+    version: ClassVar[int] = 1
+
+    state: U32
+    max_mtu: U32
+    active_mtu: U32
+    gid_tbl_len: U32
+    port_cap_flags: U32
+    max_msg_sz: U32
+    bad_pkey_cntr: U32
+    qkey_viol_cntr: U32
+    pkey_tbl_len: U32
+    lid: U32
+    sm_lid: U32
+    lmc: U32
+    max_vl_num: U32
+    sm_sl: U32
+    subnet_timeout: U32
+    init_type_reply: U32
+    active_width: U32
+    active_speed: U32
+    phys_state: U32
+    link_layer: U32
+    flags: U32
+
+
+@dataclass(frozen=True, slots=True)
+class QueryGid:
+    """Answer of query_gid: the 16 bytes in network order."""
+
+    tag: ClassVar[int] = 44
+    version: ClassVar[int] = 1
+
+    gid: Gid
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPkey:
+    """Answer of query_pkey, host order."""
+
+    tag: ClassVar[int] = 45
+    version: ClassVar[int] = 1
+
+    pkey: U32
+
+
+@dataclass(frozen=True, slots=True)
+class ModifyPort:
+    """Input of modify_port: capability bits to set and clear; reset the Q_Key counter or not."""
+
+    tag: ClassVar[int] = 46
+    version: ClassVar[int] = 1
+
+    port: U32
+    set_capabilities: U32
+    clear_capabilities: U32
+    reset_qkey_violations: U32
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """A handle: the input of every destroy and of queries, the answer of creations without more."""
+
+    tag: ClassVar[int] = 47
+    version: ClassVar[int] = 1
+
+    handle: U32
+
+
+@dataclass(frozen=True, slots=True)
+class Destroyed:
+    """Answer of destroying a CQ, QP or SRQ: events delivered for it in its life.
+
+    The library waits until so many are acknowledged.
+    """
+
+    tag: ClassVar[int] = 48
+    version: ClassVar[int] = 1
+
+    completion_events: U32
+    async_events: U32
+
+
+@dataclass(frozen=True, slots=True)
+class RegMr:
+    """Input of reg_mr; `iova` is what the key's addresses start from (0 if zero based)."""
+
+    tag: ClassVar[int] = 49
+    version: ClassVar[int] = 1
+
+    pd: U32
+    address: U64
+    length: U64
+    iova: U64
+    access: U32
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Answer of reg_mr and rereg_mr."""
+
+    tag: ClassVar[int] = 50
+    version: ClassVar[int] = 1
+
+    handle: U32
+    lkey: U32
+    rkey: U32
+
+
+@dataclass(frozen=True, slots=True)
+class ReregMr:
+    """Input of rereg_mr; `flags` is ibv_rereg_mr_flags."""
+
+    tag: ClassVar[int] = 51
+    version: ClassVar[int] = 1
+
+    handle: U32
+    flags: U32
+    pd: U32
+    address: U64
+    length: U64
+    access: U32
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAh:
+    """Input of create_ah: ibv_ah_attr."""
+
+    tag: ClassVar[int] = 52
+    version: ClassVar[int] = 1
+
+    pd: U32
+    port: U32
+    dlid: U32
+    sl: U32
+    src_path_bits: U32
+    static_rate: U32
+    is_global: U32
+    dgid: Gid
+    flow_label: U32
+    sgid_index: U32
+    hop_limit: U32
+    traffic_class: U32
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCq:
+    """Input of create_cq; `cqe` as asked, the buffer holds the next power of two above it.
+
+    With `has_channel`, completion events are delivered to get_cq_comp_event.
+    """
+
+    tag: ClassVar[int] = 53
+    version: ClassVar[int] = 1
+
+    cqe: U32
+    comp_vector: U32
+    has_channel: U32
+    flags: U32
+    buffer: U64
+    buffer_length: U64
+
+
+@dataclass(frozen=True, slots=True)
+class CqCreated:
+    """Answer of create_cq and resize_cq; `cqe` is what the queue holds."""
+
+    tag: ClassVar[int] = 54
+    version: ClassVar[int] = 1
+
+    handle: U32
+    cqn: U32
+    cqe: U32
+    consumer_slot: U32
+    arm_slot: U32
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeCq:
+    """Input of resize_cq: a new buffer; entries not polled are moved by the HCA."""
+
+    tag: ClassVar[int] = 55
+    version: ClassVar[int] = 1
+
+    handle: U32
+    cqe: U32
+    buffer: U64
+    buffer_length: U64
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSrq:
+    """Input of create_srq; an XRC SRQ (`srq_type` 1) has a domain and a CQ."""
+
+    tag: ClassVar[int] = 56
+    version: ClassVar[int] = 1
+
+    pd: U32
+    srq_type: U32
+    max_wr: U32
+    max_sge: U32
+    xrcd: U32
+    cq: U32
+    buffer: U64
+    buffer_length: U64
+
+
+@dataclass(frozen=True, slots=True)
+class SrqCreated:
+    """Answer of create_srq."""
+
+    tag: ClassVar[int] = 57
+    version: ClassVar[int] = 1
+
+    handle: U32
+    srqn: U32
+    max_wr: U32
+    max_sge: U32
+    slot: U32
+
+
+@dataclass(frozen=True, slots=True)
+class ModifySrq:
+    """Input of modify_srq; `mask` is ibv_srq_attr_mask."""
+
+    tag: ClassVar[int] = 58
+    version: ClassVar[int] = 1
+
+    handle: U32
+    mask: U32
+    max_wr: U32
+    srq_limit: U32
+
+
+@dataclass(frozen=True, slots=True)
+class SrqAttributes:
+    """Answer of query_srq."""
+
+    tag: ClassVar[int] = 59
+    version: ClassVar[int] = 1
+
+    max_wr: U32
+    max_sge: U32
+    srq_limit: U32
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQp:
+    """Input of create_qp: ibv_qp_init_attr_ex. One buffer: receive queue, then send queue."""
+
+    tag: ClassVar[int] = 60
+    version: ClassVar[int] = 1
+
+    qp_type: U32
+    pd: U32
+    send_cq: U32
+    receive_cq: U32
+    srq: U32
+    xrcd: U32
+    max_send_wr: U32
+    max_recv_wr: U32
+    max_send_sge: U32
+    max_recv_sge: U32
+    max_inline_data: U32
+    sq_sig_all: U32
+    create_flags: U32
+    send_ops_flags: U64
+    buffer: U64
+    buffer_length: U64
+
+
+@dataclass(frozen=True, slots=True)
+class QpCreated:
+    """Answer of create_qp: the capabilities granted, the layout of the buffer, the slots."""
+
+    tag: ClassVar[int] = 61
+    version: ClassVar[int] = 1
+
+    handle: U32
+    qpn: U32
+    max_send_wr: U32
+    max_recv_wr: U32
+    max_send_sge: U32
+    max_recv_sge: U32
+    max_inline_data: U32
+    send_offset: U32
+    send_stride: U32
+    receive_stride: U32
+    send_slot: U32
+    receive_slot: U32
+
+
+@dataclass(frozen=True, slots=True)
+class ModifyQp:
+    """Input of modify_qp: `mask` is ibv_qp_attr_mask; the others are ibv_qp_attr's."""
+
+    tag: ClassVar[int] = 62
+    version: ClassVar[int] = 1
+
+    handle: U32
+    mask: U32
+    qp_state: U32
+    cur_qp_state: U32
+    path_mtu: U32
+    path_mig_state: U32
+    qkey: U32
+    rq_psn: U32
+    sq_psn: U32
+    dest_qp_num: U32
+    qp_access_flags: U32
+    pkey_index: U32
+    alt_pkey_index: U32
+    en_sqd_async_notify: U32
+    max_rd_atomic: U32
+    max_dest_rd_atomic: U32
+    min_rnr_timer: U32
+    port_num: U32
+    timeout: U32
+    retry_cnt: U32
+    rnr_retry: U32
+    alt_port_num: U32
+    alt_timeout: U32
+    rate_limit: U32
+    ah_port_num: U32
+    ah_dlid: U32
+    ah_sl: U32
+    ah_src_path_bits: U32
+    ah_static_rate: U32
+    ah_is_global: U32
+    ah_dgid: Gid
+    ah_flow_label: U32
+    ah_sgid_index: U32
+    ah_hop_limit: U32
+    ah_traffic_class: U32
+
+
+@dataclass(frozen=True, slots=True)
+class QpAttributes:
+    """Answer of query_qp: every attribute as it is now, and what the QP was created with."""
+
+    tag: ClassVar[int] = 63
+    version: ClassVar[int] = 1
+
+    qp_state: U32
+    path_mtu: U32
+    path_mig_state: U32
+    qkey: U32
+    rq_psn: U32
+    sq_psn: U32
+    dest_qp_num: U32
+    qp_access_flags: U32
+    pkey_index: U32
+    sq_draining: U32
+    max_rd_atomic: U32
+    max_dest_rd_atomic: U32
+    min_rnr_timer: U32
+    port_num: U32
+    timeout: U32
+    retry_cnt: U32
+    rnr_retry: U32
+    ah_port_num: U32
+    ah_dlid: U32
+    ah_sl: U32
+    ah_src_path_bits: U32
+    ah_static_rate: U32
+    ah_is_global: U32
+    ah_dgid: Gid
+    ah_flow_label: U32
+    ah_sgid_index: U32
+    ah_hop_limit: U32
+    ah_traffic_class: U32
+    qp_type: U32
+    sq_sig_all: U32
+    max_send_wr: U32
+    max_recv_wr: U32
+    max_send_sge: U32
+    max_recv_sge: U32
+    max_inline_data: U32
+
+
+@dataclass(frozen=True, slots=True)
+class OpenXrcd:
+    """Input of open_xrcd; `fd` is a descriptor number of the asking process, or NO_FD."""
+
+    tag: ClassVar[int] = 64
+    version: ClassVar[int] = 1
+
+    fd: U32
+    oflags: U32
+
+
+@dataclass(frozen=True, slots=True)
+class Multicast:
+    """Input of attach_mcast and detach_mcast."""
+
+    tag: ClassVar[int] = 65
+    version: ClassVar[int] = 1
+
+    qp: U32
+    gid: Gid
+    lid: U32
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Answer of every notification request.
+
+    `event_type` is ibv_event_type, or COMPLETION_EVENT; `object` the handle named (0 for ports and
+    the device), `port` the port of a port event; `count` how many of the kind it stands for.
+    """
+
+    tag: ClassVar[int] = 66
+    version: ClassVar[int] = 1
+
+    event_type: U32
+    object: U32
+    port: U32
+    count: U32
+
+
+NO_FD = 0xFFFF_FFFF
+COMPLETION_EVENT = 0xFFFF_FFFF
+
+VerbMessage = (
+    OpenContext
+    | QueryDevice
+    | PortQuery
+    | QueryPort
+    | QueryGid
+    | QueryPkey
+    | ModifyPort
+    | Object
+    | Destroyed
+    | RegMr
+    | Registered
+    | ReregMr
+    | CreateAh
+    | CreateCq
+    | CqCreated
+    | ResizeCq
+    | CreateSrq
+    | SrqCreated
+    | ModifySrq
+    | SrqAttributes
+    | CreateQp
+    | QpCreated
+    | ModifyQp
+    | QpAttributes
+    | OpenXrcd
+    | Multicast
+    | Event
+)

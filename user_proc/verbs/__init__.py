@@ -1,0 +1,1 @@
+"""The verbs under the names of pyverbs: devices, protection domains, memory, queues."""

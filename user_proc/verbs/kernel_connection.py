@@ -1,0 +1,118 @@
+"""The kernel whose device is opened: which one, this process's connection to it, its doorbells.
+
+All contexts of a process on one kernel share one connection, made by the first and closed with
+the last. A process given by the program is the program's to close.
+
+Rules: any thread. A forked child makes its own connections.
+Spec: design of the session: one doorbell segment a process.
+"""
+
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Final
+
+from shared.connection_file import DEFAULT_INSTANCE
+from user_proc.errors import SofthcaError
+from user_proc.io.device_handle import DeviceHandle
+from user_proc.process import UserProcess
+from user_proc.provider.doorbell_writer import DoorbellWriter
+
+NAME_VARIABLE: Final = "SOFTHCA_NAME"
+
+_lock = threading.Lock()
+_shared: "dict[str, KernelConnection]" = {}
+_writers: "weakref.WeakKeyDictionary[UserProcess, DoorbellWriter]" = weakref.WeakKeyDictionary()
+_connections: "weakref.WeakSet[KernelConnection]" = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for connection in list(_connections):
+        connection.inherited = True
+    _shared.clear()
+    _writers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class KernelConnection:
+    """A connection some contexts share; `forgotten` are files of contexts out of reach."""
+
+    def __init__(self, process: UserProcess, owned_as: str | None) -> None:
+        self.process: Final = process
+        self.forgotten: Final[deque[DeviceHandle]] = deque()
+        self.inherited = False
+        self.users = 0
+        self._owned_as: Final = owned_as
+        _connections.add(self)
+
+    def doorbells(self) -> DoorbellWriter:
+        """Give the writer of the session's doorbell segment."""
+        with _lock:
+            writer = _writers.get(self.process)
+            # A segment has one writer in a process; only a reset of the HCA brings another one.
+            if writer is None or writer.device_is_dead:
+                granted = self.process.open_doorbells()
+                writer = DoorbellWriter(granted.segment, granted.status_page, granted.poke_fd)
+                _writers[self.process] = writer
+                weakref.finalize(writer, granted.close).atexit = False
+            return writer
+
+    def close_forgotten(self) -> None:
+        """Close the files nobody has any more."""
+        while self.forgotten:
+            self.forgotten.popleft().close()
+
+    def leave(self) -> None:
+        """Have one context fewer; the last one closes a connection of our own."""
+        if self.inherited:
+            return
+        with _lock:
+            self.users -= 1
+            last = self.users == 0 and self._owned_as is not None
+            if last and _shared.get(self._owned_as or "") is self:
+                del _shared[self._owned_as or ""]
+        if last:
+            self.process.close()
+
+
+def kernel_name(kernel: str | None = None) -> str:
+    """Give the kernel meant: the one named, that of SOFTHCA_NAME, or the default one."""
+    return kernel or os.environ.get(NAME_VARIABLE) or DEFAULT_INSTANCE
+
+
+def join_kernel(kernel: str | None, process: UserProcess | None) -> KernelConnection:
+    """Give this process's connection, with one more context; raise SofthcaError if there is none.
+
+    With a process, the connection is that one.
+    """
+    with _lock:
+        connection = _present(kernel, process)
+        connection.users += 1
+    connection.close_forgotten()
+    return connection
+
+
+def _present(kernel: str | None, process: UserProcess | None) -> KernelConnection:
+    if process is not None:
+        return KernelConnection(process, None)
+    name = kernel_name(kernel)
+    found = _shared.get(name)
+    if found is None or not _is_alive(found.process):
+        found = _shared[name] = KernelConnection(UserProcess.connect(name), name)
+    return found
+
+
+def _is_alive(process: UserProcess) -> bool:
+    """Tell whether a connection still leads to a kernel."""
+    if process.closed:
+        return False
+    try:
+        process.channel.watch.look()
+    except SofthcaError:
+        return False
+    return True

@@ -1,0 +1,64 @@
+"""What the classes of kernel objects have in common: their life between creation and close.
+
+`close` destroys the children first, then the object; a second time it does nothing. A refused
+destruction raises and leaves the object as it was. An object that goes out of reach is destroyed
+by the next verb of its context.
+
+Rules: any thread.
+"""
+
+from typing import ClassVar
+
+from user_proc.verbs.base import Parent
+from user_proc.verbs.pyverbs_error import PyverbsUserError
+from user_proc.verbs.verb_session import Resource, VerbRefusal, VerbSession
+
+
+class VerbObject(Parent):
+    """An object of a context; `DESTROY_TEXT` is what a failed close says."""
+
+    DESTROY_TEXT: ClassVar[str]
+
+    def __init__(self, session: VerbSession) -> None:
+        self._resource: Resource | None = None
+        self._session = session
+        super().__init__()
+
+    @property
+    def _handle(self) -> int:
+        """The kernel's handle; PyverbsUserError when it is closed."""
+        resource = self._resource
+        if resource is None:
+            raise PyverbsUserError(f"the {self.KIND} is closed")
+        return resource.handle
+
+    def close(self) -> None:
+        """Destroy the children, then the object itself."""
+        with self._closing:
+            resource = self._resource
+            if resource is None:
+                return
+            self._close_children()
+            self._before_destroy()
+            try:
+                answer = self._session.destroy(resource)
+            except VerbRefusal as refusal:
+                raise refusal.error(self.DESTROY_TEXT) from refusal
+            self._resource = None
+            try:
+                self._after_destroy(resource.handle, answer)
+            finally:  # also when the wait for acknowledgements is interrupted
+                resource.let_go()
+            self.logger.debug("Closed %s", self.KIND)
+
+    def _before_destroy(self) -> None:
+        """Do what must be done while the object still exists."""
+
+    def _after_destroy(self, handle: int, answer: bytes) -> None:
+        """Take what the driver said at the end; nothing if the session is over."""
+
+    def __del__(self) -> None:
+        resource = getattr(self, "_resource", None)
+        if resource is not None:
+            self._resource = None
+            resource.session.forgotten.append(resource)

@@ -1,0 +1,338 @@
+"""Work requests: scatter/gather elements, receives, sends.
+
+A request keeps values, not the objects it was made of, and can be posted any number of times. The
+entry a queue takes is packed once and kept until a field changes.
+
+Spec: rdma-core, pyverbs/wr.pyx; ibv_post_send(3), ibv_post_recv(3); shared/wqe_layout.py.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+from shared.verbs_enums import ibv_send_flags, ibv_wr_opcode
+from shared.wqe_layout import ADDRESS_VECTOR, RECEIVE_HEAD, SEND_HEAD
+from shared.wqe_layout import SGE as ELEMENT
+from user_proc.verbs.addr import AH
+from user_proc.verbs.argument_types import optional, require
+from user_proc.verbs.base import PyverbsCM
+from user_proc.verbs.c_integers import CField, IntLike, to_int, to_u32, to_u64
+from user_proc.verbs.printing import lines
+from user_proc.verbs.pyverbs_error import PyverbsUserError
+from user_proc.verbs.utils import names_of_flags
+
+_INLINE: Final = int(ibv_send_flags.IBV_SEND_INLINE)
+_SIGNALED: Final = int(ibv_send_flags.IBV_SEND_SIGNALED)
+_SEND: Final = int(ibv_wr_opcode.IBV_WR_SEND)
+_WITHOUT_SGE: Final = (
+    int(ibv_wr_opcode.IBV_WR_LOCAL_INV),
+    int(ibv_wr_opcode.IBV_WR_BIND_MW),
+    int(ibv_wr_opcode.IBV_WR_SEND_WITH_INV),
+)
+_NO_VECTOR: Final = bytes(ADDRESS_VECTOR.size)
+_U32: Final = 0xFFFF_FFFF
+
+
+class _PackedField(CField):
+    """A field that is part of the packed entry, which a new value makes stale."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        slot, convert = f"_{name}", self._convert
+
+        def store(instance: Any, value: object) -> None:
+            setattr(instance, slot, convert(value))
+            instance._packed = None
+
+        property.__init__(self, attrgetter(slot), store)
+
+
+def send_flags_to_str(flags: int) -> str:
+    """List send flags."""
+    return names_of_flags(flags, ibv_send_flags)
+
+
+def opcode_to_str(opcode: int) -> str:
+    """Name a send request's operation."""
+    try:
+        return ibv_wr_opcode(opcode).name
+    except ValueError:
+        return f"Unknown opcode ({opcode})"
+
+
+class SGE(PyverbsCM):
+    """A piece of registered memory."""
+
+    addr = CField(to_u64)
+    length = CField(to_u32)
+    lkey = CField(to_u32)
+
+    def __init__(self, addr: IntLike, length: IntLike, lkey: IntLike) -> None:
+        super().__init__()
+        self.addr = addr
+        self.length = length
+        self.lkey = lkey
+
+    def read(self, length: IntLike, offset: IntLike) -> bytes:
+        """Load bytes from the memory; the offset is in bytes."""
+        return ctypes.string_at(self.addr + to_int(offset), to_u32(length))
+
+    def __str__(self) -> str:
+        return lines(
+            22, [("Address", hex(self.addr)), ("Length", self.length), ("Key", hex(self.lkey))]
+        )
+
+
+Piece = tuple[int, int, int]
+
+
+def _pieces(number: int, sg: Sequence[SGE] | None) -> list[Piece]:
+    """Copy so many elements; IndexError if there are fewer."""
+    given = [] if sg is None else sg
+    return [
+        (one.addr, one.length, one.lkey)
+        for one in (require("sge", given[index], SGE) for index in range(number))
+    ]
+
+
+class _WorkRequest(PyverbsCM):
+    """What receives and sends have in common."""
+
+    wr_id = CField(to_u64)
+
+    def __init__(self, wr_id: IntLike, pieces: list[Piece]) -> None:
+        super().__init__()
+        self.wr_id = wr_id
+        self._sg = pieces
+        self._num_sge = len(pieces)
+        self._packed: bytes | None = None
+
+    @property
+    def num_sge(self) -> int:
+        """How many of the elements count."""
+        return self._num_sge
+
+    @num_sge.setter
+    def num_sge(self, val: IntLike) -> None:
+        number = to_int(val)
+        if not 0 <= number <= len(self._sg):
+            raise IndexError(f"num_sge {number}: the request has {len(self._sg)} elements")
+        self._num_sge = number
+        self._packed = None
+
+    @property
+    def sg_list(self) -> list[SGE]:
+        """Copies of the elements."""
+        return [SGE(*piece) for piece in self._sg]
+
+    @property
+    def total_length(self) -> int:
+        """Bytes of the elements that count."""
+        return sum(piece[1] for piece in self._sg[: self._num_sge])
+
+    def _elements(self) -> bytes:
+        return b"".join(ELEMENT.pack(*piece) for piece in self._sg[: self._num_sge])
+
+
+class RecvWR(_WorkRequest):
+    """A receive request; without elements it takes messages without data."""
+
+    def __init__(
+        self,
+        wr_id: IntLike = 0,
+        num_sge: IntLike = 0,
+        sg: Sequence[SGE] | None = None,
+        next_wr: "RecvWR | None" = None,
+    ) -> None:
+        super().__init__(wr_id, _pieces(to_int(num_sge), sg))
+        self._next_wr = optional("next_wr", next_wr, RecvWR)
+
+    @property
+    def next_wr(self) -> "RecvWR | None":
+        """The request posted after this one."""
+        return self._next_wr
+
+    @next_wr.setter
+    def next_wr(self, val: "RecvWR | None") -> None:
+        self._next_wr = optional("val", val, RecvWR)
+
+    def entry(self) -> bytes:
+        """Give the request as it lies in a receive ring."""
+        packed = self._packed
+        if packed is None:
+            packed = self._packed = RECEIVE_HEAD.pack(self._num_sge) + self._elements()
+        return packed
+
+    def take_over(self, other: "RecvWR") -> None:
+        """Become a copy of another request."""
+        self.__dict__.update(other.__dict__)
+
+    def __str__(self) -> str:
+        return lines(22, [("WR ID", self.wr_id), ("Num SGE", self.num_sge)])
+
+
+class SendWR(_WorkRequest):
+    """A send request of any opcode; of the setters of one kind the last one counts."""
+
+    imm_data = _PackedField(to_u32)
+    opcode = _PackedField(to_int)
+    send_flags = _PackedField(to_u32)
+
+    def __init__(
+        self,
+        wr_id: IntLike = 0,
+        opcode: IntLike = _SEND,
+        num_sge: IntLike = 0,
+        imm_data: IntLike = 0,
+        sg: Sequence[SGE] | None = None,
+        send_flags: IntLike = _SIGNALED,
+        next_wr: "SendWR | None" = None,
+    ) -> None:
+        operation, number = to_int(opcode), to_int(num_sge)
+        if operation not in _WITHOUT_SGE and (number < 1 or sg is None):
+            raise PyverbsUserError("A WR needs at least one SGE")
+        super().__init__(wr_id, _pieces(number, sg))
+        self._next_wr = optional("next_wr", next_wr, SendWR)
+        self.opcode = operation
+        self.imm_data = imm_data
+        self.send_flags = send_flags
+        self.ah: AH | None = None
+        self._remote = 0, 0  # address and key
+        self._operands = 0, 0  # compare_add and swap
+        self._datagram = 0, 0  # queue pair and Q_Key
+        self._vector = _NO_VECTOR
+        self._srqn = 0
+
+    @property
+    def next_wr(self) -> "SendWR | None":
+        """The request posted after this one."""
+        return self._next_wr
+
+    @next_wr.setter
+    def next_wr(self, val: "SendWR | None") -> None:
+        self._next_wr = optional("val", val, SendWR)
+
+    @property
+    def sg_list(self) -> list[SGE]:
+        """Copies of the elements; assign a list to have others, as many as `num_sge`."""
+        return [SGE(*piece) for piece in self._sg]
+
+    @sg_list.setter
+    def sg_list(self, val: Sequence[SGE]) -> None:
+        self._sg = _pieces(max(self._num_sge, len(val)), val)
+        self._packed = None
+
+    @property
+    def rdma_remote_addr(self) -> int:
+        """The peer's address, of an RDMA request."""
+        return self._remote[0]
+
+    @property
+    def rdma_rkey(self) -> int:
+        """The peer's key, of an RDMA request."""
+        return self._remote[1]
+
+    @property
+    def remote_addr(self) -> int:
+        """The address an atomic or RDMA request names."""
+        return self._remote[0]
+
+    def set_wr_ud(self, ah: AH, rqpn: IntLike, rqkey: IntLike) -> None:
+        """Say where a datagram goes."""
+        handle, queue, key = require("ah", ah, AH), to_u32(rqpn), to_u32(rqkey)
+        attr = handle.attr
+        route = attr.route
+        known = attr.is_global != 0
+        self._clear()
+        self.ah = handle
+        self._datagram = queue, key
+        self._vector = ADDRESS_VECTOR.pack(
+            attr.port_num,
+            attr.sl,
+            attr.src_path_bits,
+            attr.static_rate,
+            attr.dlid,
+            known,
+            route.sgid_index if known else 0,
+            route.flow_label if known else 0,
+            route.hop_limit if known else 0,
+            route.traffic_class if known else 0,
+            route.dgid.raw if known else b"",
+        )
+
+    def set_wr_rdma(self, rkey: IntLike, addr: IntLike) -> None:
+        """Say which of the peer's memory is written or read."""
+        key, address = to_u32(rkey), to_u64(addr)
+        self._clear()
+        self._remote = address, key
+
+    def set_wr_atomic(
+        self, rkey: IntLike, addr: IntLike, compare_add: IntLike, swap: IntLike = 0
+    ) -> None:
+        """Say which of the peer's words is changed, and how."""
+        key, address = to_u32(rkey), to_u64(addr)
+        operands = to_u64(compare_add), to_u64(swap)
+        self._clear()
+        self._remote = address, key
+        self._operands = operands
+
+    def set_qp_type_xrc(self, remote_srqn: IntLike) -> None:
+        """Say which shared receive queue of the peer takes the message."""
+        self._srqn = to_u32(remote_srqn)
+        self._packed = None
+
+    @property
+    def is_inline(self) -> bool:
+        """Tell whether the data itself is copied by the post."""
+        return self.send_flags & _INLINE != 0
+
+    def entry(self) -> bytes:
+        """Give the request as it lies in a send ring."""
+        packed = self._packed
+        if packed is None:
+            if self.is_inline:  # the data may be another one each time
+                data = b"".join(
+                    ctypes.string_at(piece[0], piece[1])
+                    for piece in self._sg[: self._num_sge]
+                    if piece[1]
+                )
+                return self._head(0, len(data)) + data
+            packed = self._packed = self._head(self._num_sge, 0) + self._elements()
+        return packed
+
+    def take_over(self, other: "SendWR") -> None:
+        """Become a copy of another request."""
+        self.__dict__.update(other.__dict__)
+
+    def _clear(self) -> None:
+        """Undo the other setters: they share one place in C."""
+        self.ah = None
+        self._remote = self._operands = self._datagram = 0, 0
+        self._vector = _NO_VECTOR
+        self._packed = None
+
+    def _head(self, elements: int, inline_length: int) -> bytes:
+        return SEND_HEAD.pack(
+            self.opcode & _U32,
+            self.send_flags,
+            elements,
+            self.imm_data,
+            *self._remote,
+            self._srqn,
+            *self._operands,
+            self._vector,
+            *self._datagram,
+            inline_length,
+        )
+
+    def __str__(self) -> str:
+        return lines(
+            22,
+            [
+                ("WR ID", self.wr_id),
+                ("Num SGE", self.num_sge),
+                ("Opcode", opcode_to_str(self.opcode)),
+                ("Send flags", send_flags_to_str(self.send_flags)),
+                ("Imm Data", self.imm_data),
+            ],
+        )
