@@ -45,6 +45,7 @@ from shared.envelope import VERSION
 from shared.nt_status import STATUS_SUCCESS
 from shared.version import softhca_version
 
+_NS_PER_US: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _HCA_LIMIT_NS: Final = 10_000 * _NS_PER_MS  # for an HCA to come up
 
@@ -72,6 +73,7 @@ class Machine:
             guarded_mutexes_at_apc_level=settings.guarded_mutexes_at_apc_level,
             threaded_dpcs=settings.threaded_dpcs,
         )
+        self.processor.dispatcher.idle.spin_ns = settings.spin_us * _NS_PER_US
         self.io = IoManager(self.processor)
         self.log: Callable[[str], object] = log.line if log is not None else lambda text: None
         self._kernel_log = log

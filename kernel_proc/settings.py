@@ -41,6 +41,7 @@ class KernelSettings:
     command_mode: str = "event"
     fragmentation: int = 0
     max_qp_rd_atom: int = 4
+    spin_us: int = 60
     hca_spin_us: int = 50
 
     arena_bytes_per_process: int = 256 * MIB
@@ -77,6 +78,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "latency_factor": (0.0, 1000.0),
     "fragmentation": (0, 1 << 28),
     "max_qp_rd_atom": (1, 128),
+    "spin_us": (0, 1_000_000),
     "hca_spin_us": (0, 1_000_000),
     "kernel_memory_bytes": (64 * MIB, 1 << 40),
     "arena_bytes_per_process": (0, 1 << 40),
@@ -105,6 +107,7 @@ _HELP: Final[dict[str, str]] = {
     "command_mode": "how the driver learns that a command is done: event or polling",
     "fragmentation": "longest run of page frames; 0: frames are not fragmented",
     "max_qp_rd_atom": "RDMA reads and atomics a QP may have outstanding",
+    "spin_us": "time an idle processor looks for requests before it sleeps",
     "hca_spin_us": "time an idle HCA looks for work before it sleeps",
     "arena_bytes_per_process": "arena memory one process may hold",
     "arena_bytes_total": "arena memory all processes may hold",

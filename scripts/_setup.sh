@@ -153,6 +153,13 @@ install_project() { # EXTRA
     wait $!
 }
 
+# Every process starts faster for it, also where Python may not keep what it has compiled
+# (PYTHONDONTWRITEBYTECODE). What is changed later Python compiles by itself.
+compile_sources() {
+    bounded "$venv/bin/python" "$venv/bin/python" -I -m compileall -q \
+        "$root/kernel_proc" "$root/shared" "$root/user_proc" >&2
+}
+
 set_up() { # EXTRA
     local extra=$1 used by=softhca
     used=$(sources) # before pip reads them: what is changed meanwhile is new at the next start
@@ -171,6 +178,7 @@ set_up() { # EXTRA
     fi
     begin_change "$by" || die "cannot write $stamp"
     if install_project "$extra"; then
+        compile_sources || say "softhca: the sources could not be compiled; processes start slower"
         write_stamp "$used" "$extra" "$by" || die "cannot write $stamp"
     elif take_back_change && is_in_place && has_extra "$1"; then
         say "softhca: pip could not renew .venv (see above; check the network or pip's configuration): going on with it as it was"

@@ -43,7 +43,7 @@ class VerbStep:
         """Return the request with its fields filled in; None if the verb takes none."""
         if self._cls is None:
             return None
-        values = self._values
+        values = list(self._values)
         for field, register in self.uses:
             values[field] = registers[register]
         return self._cls(*values)

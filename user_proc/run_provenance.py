@@ -116,6 +116,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def available_memory() -> int:
+    """Return how many bytes of memory could be taken without swapping; 0 if that is not known."""
+    fields = _read_line("/proc/meminfo", "MemAvailable:")
+    return int(fields.split()[1]) * 1024 if fields else 0
+
+
 def load_average() -> list[float]:
     """Return the load averages of the last 1, 5 and 15 minutes."""
     return [round(value, 2) for value in os.getloadavg()]

@@ -7,7 +7,7 @@ Spec: docs/hca-process.md; a bus address is segment << 48 | offset.
 """
 
 import os
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kernel_proc.hca_abi.registers import MOST_SEGMENTS, SEGMENT_OFFSET_MASK, SEGMENT_SHIFT
 
@@ -23,21 +23,51 @@ class SegmentUser(Protocol):
         """Drop every view of the segment; it is unmapped after this call."""
 
 
+class PrivateRun(NamedTuple):
+    """A range of one process's private memory; `address` is that process's own."""
+
+    segment: "PrivateSegment"
+    address: int
+    length: int
+
+
+class PrivateSegment(Protocol):
+    """The private memory of one process: who copies from and to it counts himself."""
+
+    number: int
+    fd: int
+    copies: int  # under way; the descriptor stays open for them
+
+    def close_if_idle(self) -> None:
+        """Close the descriptor if the segment is gone and nothing copies."""
+
+
+Piece = memoryview | PrivateRun
+
+
 class _Segment:
     """Shared memory (`view`), or the private memory of one process (`fd`)."""
 
-    __slots__ = ("fd", "length", "users", "view")
+    __slots__ = ("closing", "copies", "fd", "length", "number", "users", "view")
 
-    def __init__(self, view: memoryview | None, fd: int) -> None:
+    def __init__(self, number: int, view: memoryview | None, fd: int) -> None:
+        self.number = number
         self.view = view
         self.fd = fd
+        self.copies = 0
+        self.closing = False
         self.length = len(view) if view is not None else SEGMENT_OFFSET_MASK + 1
         self.users: dict[SegmentUser, int] = {}
 
     def close(self) -> None:
         if self.view is not None:
             self.view.release()
-        if self.fd >= 0:
+        self.closing = True
+        self.close_if_idle()
+
+    def close_if_idle(self) -> None:
+        """Give the descriptor back, unless a copy uses it: its number would be another's."""
+        if self.closing and not self.copies and self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
@@ -60,7 +90,7 @@ class DeviceMemory:
         if view is None and memory_fd < 0:
             raise ValueError("a segment needs a view or a descriptor")
         own = view.cast("B") if view is not None else None
-        self._segments[number] = _Segment(own, memory_fd)
+        self._segments[number] = _Segment(number, own, memory_fd)
 
     def remove(self, number: int) -> None:
         """Forget a segment, after its users have dropped their views."""
@@ -83,6 +113,14 @@ class DeviceMemory:
         if segment is None or segment.view is None or offset + length > segment.length:
             raise BusError(f"no shared memory at {address:#x} for {length} bytes")
         return segment.view[offset : offset + length]
+
+    def piece(self, address: int, length: int) -> Piece:
+        """Return the bytes themselves, or where they are if they are private."""
+        segment = self._find(address, length)
+        offset = address & SEGMENT_OFFSET_MASK
+        if segment.view is not None:
+            return segment.view[offset : offset + length]
+        return PrivateRun(segment, offset, length)
 
     def hold(self, address: int, user: SegmentUser) -> None:
         """Note that `user` keeps a view of the segment of this address."""

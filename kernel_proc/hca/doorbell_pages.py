@@ -9,10 +9,13 @@ Spec: shared/doorbell_layout.py.
 """
 
 from collections import deque
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from shared import doorbell_layout as layout
 from shared.live_words import words64
+
+if TYPE_CHECKING:
+    from kernel_proc.hca.work_queue import WorkQueue
 
 _WORD_MASK: Final = (1 << 64) - 1
 _ENTRIES_A_TURN: Final = 64
@@ -27,9 +30,23 @@ class Rung(Protocol):
 
 
 class DoorbellPage:
-    """One session's segment; `queues` by kind and slot, as an entry of the ring names them."""
+    """One session's segment; `queues` by kind and slot, as an entry of the ring names them.
 
-    __slots__ = ("number", "queues", "rings", "scans", "seen", "unknown", "waiting", "words")
+    `ready` and `in_circle` are the engine's: the session's queues that have something to do.
+    """
+
+    __slots__ = (
+        "in_circle",
+        "number",
+        "queues",
+        "ready",
+        "rings",
+        "scans",
+        "seen",
+        "unknown",
+        "waiting",
+        "words",
+    )
 
     def __init__(self, number: int, view: memoryview) -> None:
         self.number = number
@@ -37,6 +54,8 @@ class DoorbellPage:
         self.queues: dict[int, Rung] = {}
         self.seen = self.words[layout.RUNG_WORD]
         self.waiting: deque[Rung] = deque()
+        self.ready: deque[WorkQueue] = deque()
+        self.in_circle = False
         self.rings = 0
         self.scans = 0
         self.unknown = 0

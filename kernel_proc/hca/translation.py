@@ -1,7 +1,10 @@
 """Memory keys and translation: from key and address to bus addresses.
 
-An access names a key with its generation, a PD and what it will do; the answer is the runs of bus
-addresses, or a fault that says why. Arithmetic is exact, so nothing wraps around.
+An access names a key with its generation, a PD and what it will do; the answer is the memory
+itself, or a fault that says why. Arithmetic is exact, so nothing wraps around.
+
+Of a region that is contiguous on the bus, in shared memory, one view is kept as its window: an
+access is then a slice. A window closes with its key, its segment, or a change of its translation.
 
 Spec: IBA vol. 1, 10.6; PRM, MPT and MTT; key = index with generation rotated left by 8.
 """
@@ -11,7 +14,9 @@ from array import array
 from enum import IntEnum
 from typing import Final
 
+from kernel_proc.hca.device_memory import BusError, DeviceMemory, Piece
 from kernel_proc.hca_abi import contexts as abi
+from kernel_proc.hca_abi.registers import SEGMENT_SHIFT
 
 _CHUNK_SHIFT: Final = 15  # MTT entries of one array: those of one ICM chunk
 _CHUNK_ENTRIES: Final = 1 << _CHUNK_SHIFT
@@ -19,6 +24,8 @@ _KEY_BITS: Final = (1 << 32) - 1
 _ADDRESS_END: Final = 1 << 64
 _SMALLEST_PAGE_SHIFT: Final = 12
 _LITTLE_ENDIAN: Final = sys.byteorder == "little"
+_MOST_WINDOW_PAGES: Final = 1 << 16  # looked at once, to see whether a region is contiguous
+_SEGMENT_SHIFT: Final = abi.MTT_SEGMENT_ENTRIES.bit_length() - 1
 
 
 class FaultReason(IntEnum):
@@ -45,10 +52,17 @@ def index_with_generation(key: int) -> int:
 
 
 class MemoryKey:
-    """One hardware-owned entry of the MPT; `users` are live queues that lie in it."""
+    """One hardware-owned entry of the MPT; `users` are live queues that lie in it.
+
+    `copies` are transfers under way by a thread: the key is not given back before they end.
+    """
 
     __slots__ = (
+        "_bus",
+        "_memory",
         "base",
+        "copies",
+        "end",
         "entry",
         "first_mtt",
         "flags",
@@ -58,6 +72,8 @@ class MemoryKey:
         "pd",
         "start",
         "users",
+        "window",
+        "window_tried",
         "windows",
     )
 
@@ -71,8 +87,33 @@ class MemoryKey:
         self.length = entry.length
         self.page_shift = entry.page_size + _SMALLEST_PAGE_SHIFT
         self.first_mtt = entry.mtt_address // abi.MTT_ENTRY_SIZE
+        self.end = self.base + self.length
         self.users = 0
         self.windows = 0
+        self.copies = 0
+        self.window: memoryview | None = None
+        self.window_tried = False
+        self._bus = 0
+        self._memory: DeviceMemory | None = None
+
+    def open_window(self, memory: DeviceMemory, bus: int) -> None:
+        """Keep one view of the whole region, which is contiguous from a bus address on."""
+        self.window = memory.view(bus, self.length)
+        self._memory, self._bus = memory, bus
+        memory.hold(bus, self)
+
+    def close_window(self) -> None:
+        """Drop the view; the next access looks again."""
+        self.window_tried = False
+        if self.window is not None and self._memory is not None:
+            self.window.release()
+            self.window = None
+            self._memory.drop(self._bus, self)
+
+    def segment_gone(self, number: int) -> None:
+        """Drop the view of a segment that is unmapped now."""
+        if self._bus >> SEGMENT_SHIFT == number:
+            self.close_window()
 
     @property
     def mtt_entries(self) -> int:
@@ -86,18 +127,23 @@ class MemoryKey:
 class Translation:
     """The MPT and the MTT."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: DeviceMemory | None = None) -> None:
+        self._memory: Final = memory if memory is not None else DeviceMemory()
         self._keys: list[MemoryKey | None] = []
         self._mask = 0
         self._chunks: list[array[int] | None] = []
+        self._windowed = bytearray()  # by MTT segment: a window may depend on it
         self.mtt_entries = 0
+        self.page_look_ups = 0
 
     def configure(self, log_mpts: int, log_mtt_segments: int) -> None:
         """Take the sizes INIT_HCA gave; everything is empty."""
+        self._close_windows(0, self.mtt_entries)
         self._keys = [None] * (1 << log_mpts)
         self._mask = (1 << log_mpts) - 1
         self.mtt_entries = abi.MTT_SEGMENT_ENTRIES << log_mtt_segments
         self._chunks = [None] * (-(-self.mtt_entries // _CHUNK_ENTRIES))
+        self._windowed = bytearray(1 << log_mtt_segments)
 
     @property
     def key_count(self) -> int:
@@ -118,7 +164,47 @@ class Translation:
 
     def remove(self, index: int) -> None:
         """Give an entry back to software: from now on its key names nothing."""
+        key = self._keys[index]
         self._keys[index] = None
+        if key is not None:
+            key.close_window()
+
+    def reach(
+        self, key: int, pd: int, rights: int, address: int, length: int
+    ) -> memoryview | list[Piece]:
+        """Return the memory of an access, as one view or in pieces; or raise TranslationFault.
+
+        `rights` are MPT flags that must all be set, MPT_FLAG_REGION among them. No view may be
+        kept beyond the call that asked for it.
+        """
+        keys = self._keys
+        entry = keys[key >> 8 & self._mask] if keys else None
+        if entry is None or entry.key != key or entry.pd != pd or entry.flags & rights != rights:
+            self.find(key, pd, rights, address, length)
+            raise TranslationFault(FaultReason.UNKNOWN_KEY)
+        base = entry.base
+        if address < base or address + length > entry.end:
+            raise TranslationFault(FaultReason.OUT_OF_BOUNDS)
+        window = entry.window
+        if window is None:
+            if not entry.window_tried:
+                self._try_window(entry)
+                window = entry.window
+            if window is None:
+                return self._pieces(entry, address, length)
+        start = address - base
+        return window[start : start + length]
+
+    def invalidate(self, key: int, pd: int) -> bool:
+        """Unbind a bound memory window; False for a region, whose owner alone takes it back."""
+        entry = self._keys[key >> 8 & self._mask] if self._keys else None
+        if entry is None or entry.key != key or entry.pd != pd:
+            return False
+        if entry.flags & abi.MPT_FLAG_REGION or not entry.length:
+            return False
+        entry.length = 0
+        entry.end = entry.base
+        return True
 
     def find(self, key: int, pd: int, rights: int, address: int, length: int) -> MemoryKey:
         """Check an access and return its entry, or raise TranslationFault.
@@ -165,6 +251,7 @@ class Translation:
 
     def write_mtt(self, first: int, big_endian: bytes) -> None:
         """Store entries that are in range, as a mailbox holds them."""
+        self._close_windows(first, len(big_endian) // abi.MTT_ENTRY_SIZE)
         entries = array("Q")
         entries.frombytes(big_endian)
         if _LITTLE_ENDIAN:
@@ -186,9 +273,43 @@ class Translation:
         return {
             "keys": sum(1 for key in self._keys if key is not None),
             "key_limit": len(self._keys),
+            "page_look_ups": self.page_look_ups,
             "mtt_entries": self.mtt_entries,
             "mtt_chunks": sum(1 for chunk in self._chunks if chunk is not None),
         }
+
+    def _pieces(self, entry: MemoryKey, address: int, length: int) -> list[Piece]:
+        self.page_look_ups += (length >> entry.page_shift) + 1
+        try:
+            return [self._memory.piece(*run) for run in self.runs(entry, address, length)]
+        except BusError:
+            raise TranslationFault(FaultReason.NOT_PRESENT) from None
+
+    def _try_window(self, entry: MemoryKey) -> None:
+        """Keep a view of the whole region if it is contiguous in one shared segment."""
+        entry.window_tried = True
+        if not 0 < entry.mtt_entries <= _MOST_WINDOW_PAGES:
+            return
+        try:
+            runs = self.runs(entry, entry.base, entry.length)
+            if len(runs) == 1:
+                entry.open_window(self._memory, runs[0][0])
+        except (TranslationFault, BusError):
+            return
+        first = entry.first_mtt >> _SEGMENT_SHIFT
+        last = (entry.first_mtt + entry.mtt_entries - 1) >> _SEGMENT_SHIFT
+        self._windowed[first : last + 1] = b"\x01" * (last + 1 - first)
+
+    def _close_windows(self, first: int, count: int) -> None:
+        """Close the windows that depend on MTT entries which change now."""
+        start, stop = first >> _SEGMENT_SHIFT, (first + count - 1 >> _SEGMENT_SHIFT) + 1
+        if self._windowed.find(1, start, stop) < 0:
+            return
+        for key in self._keys:
+            if key is not None and key.first_mtt < stop << _SEGMENT_SHIFT:
+                if start << _SEGMENT_SHIFT < key.first_mtt + key.mtt_entries:
+                    key.close_window()
+        self._windowed[start:stop] = bytes(stop - start)
 
     def _page(self, number: int, page: int) -> int:
         chunk = self._chunks[number >> _CHUNK_SHIFT] if number < self.mtt_entries else None

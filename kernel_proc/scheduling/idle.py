@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kernel_proc.scheduling.interrupt_line import InterruptLine
 
 _COLLECT_ABOVE: Final = 50_000  # young objects; the collector itself is off in the kernel process
-DEFAULT_SPIN_NS: Final = 30_000
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
 _FULL_AFTER: Final = 20  # collections of the young, or what they let grow old would stay for ever
@@ -36,6 +35,7 @@ class Idle(Protocol):
 
     asleep: bool
     sleeps: int
+    spin_ns: int
 
     def add_source(self, source: Any, callback: Callable[[], object]) -> None:
         """Call back when `source` is readable."""
@@ -64,11 +64,12 @@ class Idle(Protocol):
 class VirtualIdle:
     """In process there is no outside: sources never become ready."""
 
-    __slots__ = ("_sources", "asleep", "sleeps")
+    __slots__ = ("_sources", "asleep", "sleeps", "spin_ns")
 
     def __init__(self) -> None:
         self.asleep = False
         self.sleeps = 0
+        self.spin_ns = 0
         self._sources: dict[Any, Callable[[], object]] = {}
 
     def add_source(self, source: Any, callback: Callable[[], object]) -> None:
@@ -119,7 +120,7 @@ class PollerIdle:
     def __init__(self) -> None:
         self.asleep = False
         self.sleeps = 0
-        self.spin_ns = DEFAULT_SPIN_NS
+        self.spin_ns = 0
         self._sockets: dict[Any, Callable[[], object]] = {}
         self._looks: dict[Any, Callable[[int], Any]] = {}
         self._callbacks: dict[int, Callable[[], object]] = {}

@@ -83,10 +83,3 @@ def test_the_status_page_tells_hint_and_death(device: DeviceSide):
     device.state[doorbell_layout.STATUS_SPIN_HINT_WORD] = 40
     device.state[doorbell_layout.STATUS_FATAL_WORD] = 1
     assert (writer.spin_hint, writer.device_is_dead) == (40, True)
-
-
-def test_released_pages_are_touched_no_more(device: DeviceSide):
-    writer = device.writer()
-    writer.release()
-    with pytest.raises(ValueError, match="released"):
-        writer.ring(doorbell_layout.RING_SEND, 1, 1)

@@ -51,6 +51,18 @@ def test_the_first_start_makes_the_environment_and_goes_on(copy: ProjectCopy):
     assert words == ["argument=bench", "argument=two words", "argument=*"]
 
 
+def test_the_sources_are_compiled_once_and_failing_at_it_is_no_failure(copy: ProjectCopy):
+    copy.switch("compileall-fails")
+    done = copy.run()
+    assert done.returncode == 0
+    assert done.stderr.endswith("the sources could not be compiled; processes start slower\n")
+    compiled = (copy.fake / "compiled").read_text(encoding="utf-8").split("\n")[:-1]
+    assert compiled == [f"{copy.root}/{room}" for room in ("kernel_proc", "shared", "user_proc")]
+    (copy.fake / "compiled").unlink()
+    copy.run()
+    assert not (copy.fake / "compiled").exists()
+
+
 def test_a_later_start_runs_no_set_up_and_says_nothing(copy: ProjectCopy):
     copy.run()
     copy.forget()

@@ -246,6 +246,7 @@ def test_an_answer_nobody_understands_ends_the_session(
         cq.poll()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # on purpose
 def test_a_forked_child_is_told_what_to_do(context: Context, pd: PD, cq: CQ):
     region = MR(pd, 64)
     region.view()[0] = 7

@@ -518,6 +518,14 @@ def test_destroying_sweeps_and_a_closed_pair_takes_nothing(pd: PD, cq: CQ):
             act()
 
 
+def test_a_pair_that_is_closed_while_one_posts(pd: PD, cq: CQ):
+    qp = make_qp(pd, cq, state=3)
+    with qp._rings.send.lock:  # type: ignore[union-attr]  # it has one
+        qp._rings.send.release()  # type: ignore[union-attr]
+    with pytest.raises(PyverbsRDMAError, match="has just been closed"):
+        qp.post_send(send())
+
+
 def test_multicast(pd: PD, cq: CQ, wire: Wire):
     qp = make_qp(pd, cq, e.IBV_QPT_UD)
     group = GID("ff12:0000:0000:0000:0000:0000:0000:0001")

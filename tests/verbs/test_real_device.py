@@ -1,10 +1,12 @@
 """The verbs on the whole machine: in this process, across processes, and when the kernel dies."""
 
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -123,6 +125,7 @@ def test_contexts_share_a_connection_that_ends_with_the_last(kernel: StartedKern
 
 
 @pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # beside threads, on purpose
 def test_a_forked_child_opens_a_context_of_its_own(kernel: StartedKernel):
     with Context(name="mthca0", kernel=kernel.name) as context:
         child = os.fork()
@@ -135,6 +138,56 @@ def test_a_forked_child_opens_a_context_of_its_own(kernel: StartedKernel):
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
+        run(context)
+
+
+@pytest.mark.processes
+def test_many_threads_use_one_context(kernel: StartedKernel):
+    failures: list[BaseException] = []
+    with Context(name="mthca0", kernel=kernel.name) as context:
+
+        def lives() -> None:
+            try:
+                for _ in range(5):
+                    run(context)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=lives) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert failures == []
+        assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.processes
+def test_a_context_out_of_reach_is_closed_when_the_next_is_opened(kernel: StartedKernel):
+    context = Context(name="mthca0", kernel=kernel.name)
+    channel, session, descriptor = CompChannel(context), context.session(), context.async_fd
+    assert channel.fd != descriptor
+    del context, channel
+    gc.collect()
+    with Context(name="mthca0", kernel=kernel.name) as other:
+        assert session.trouble == "its context has been closed"
+        process = other.session().process
+        assert process is session.process
+    assert process.closed
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["event", "async"])
+def test_a_wait_for_an_event_can_be_interrupted(kernel: StartedKernel, kind: str):
+    with Context(name="mthca0", kernel=kernel.name) as context:
+        channel = CompChannel(context)
+        cq = CQ(context, 4, None, channel)
+        wait = {"event": lambda: channel.get_cq_event(cq), "async": context.get_async_event}[kind]
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        timer.join()
         run(context)
 
 

@@ -27,6 +27,7 @@ class BenchSettings:
     Each round warms a row up once, and each block again a little, because what stands between
     two blocks cools the caches down.
 
+    `kernel_spin_us` is how long a kernel without work looks for a request before it sleeps.
     `time_limit_ns` bounds all blocks together: a slow machine gets fewer operations in a
     block, and each row says how many it had. `kernel_starts` and `idle_ns` are for what a kernel
     costs without requests.
@@ -45,6 +46,7 @@ class BenchSettings:
     user_cpu: int | None = None
     rate_per_s: float | None = None
     stage_rows: tuple[RowSpec, ...] = ()
+    kernel_spin_us: int = 60
     kernel_starts: int = 3
     idle_ns: int = 1 * _SECOND
 

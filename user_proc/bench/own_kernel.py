@@ -103,7 +103,8 @@ def open_round(settings: BenchSettings) -> Iterator[Round]:
 @contextlib.contextmanager
 def own_kernel(settings: BenchSettings, verifier: bool = False) -> Iterator[StartedKernel]:
     """Start a kernel in the mode asked for."""
-    with kernel_with({"verifier": verifier}, settings.kernel_cpu) as kernel:
+    options = {"verifier": verifier, "spin_us": settings.kernel_spin_us}
+    with kernel_with(options, settings.kernel_cpu) as kernel:
         yield kernel
 
 

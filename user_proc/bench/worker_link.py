@@ -54,10 +54,11 @@ class WorkerPipes:
     def wait_until_ready(self) -> None:
         """Wait until the process is connected to its kernel; end it if it cannot be."""
         try:
-            self.pid = self._read(_START_SECONDS)["ready"]
+            ready = self._read(_START_SECONDS)["ready"]
         except BaseException:
             self.close()
             raise
+        self.pid = self.pid or ready
 
     def ask(self, do: str, **values: Any) -> Mapping[str, Any]:
         """Have a command carried out; raise WorkerFailed with its sentence if it cannot be."""

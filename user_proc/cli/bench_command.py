@@ -4,24 +4,30 @@ Rules: imported with the command line, so it imports nothing of weight before it
 """
 
 import os
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from user_proc.cli.bench_verbs_command import bench_verbs
+from user_proc.cli.help_pages import Command, Group
 from user_proc.cli.outcome import ending_signals
+from user_proc.cli.run_files import STANDARD_OUTPUT, check_destinations, publish
 
 if TYPE_CHECKING:
     from user_proc.bench.bench_settings import BenchSettings
     from user_proc.run_document import RunDocument
 
-_STANDARD_OUTPUT = "-"
 _LEAST_RATE = 1.0
 _MOST_RATE = 1_000_000.0
 
+bench_commands = typer.Typer(cls=Group, invoke_without_command=True)
+bench_commands.command("verbs", cls=Command)(bench_verbs)
 
+
+@bench_commands.callback(cls=Group)
 def bench(
+    context: typer.Context,
     quick: Annotated[
         bool, typer.Option("--quick", help="A shorter run, under 25 seconds, fewer samples.")
     ] = False,
@@ -63,13 +69,19 @@ def bench(
     by every transfer method, each beside a floor of this machine, prints a table and says in
     words what follows from it. Nothing is left running. The numbers are of this emulator on this
     machine. The whole run takes up to five minutes.
+
+    `softhca bench verbs` measures the control verbs of the HCA.
     """
+    if context.invoked_subcommand is not None:
+        if any((quick, json_file, csv_file, pin, rate, stages, no_progress, tiny)):
+            raise typer.BadParameter(f"options stand behind '{context.invoked_subcommand}'")
+        return
     settings = _settings(quick, tiny, pin)
     if rate is not None:
         settings = settings.scheduled(_possible_rate(rate))
     if stages:
         settings = settings.with_stages()
-    _check_destinations(json_file, csv_file)
+    check_destinations(json_file, csv_file)
     with ending_signals():
         document = _measure(settings, not no_progress)
     _publish(document, json_file, csv_file)
@@ -110,20 +122,6 @@ def _cores(text: str) -> tuple[int, int]:
     return kernel, user
 
 
-def _check_destinations(json_file: str | None, csv_file: str | None) -> None:
-    """Refuse before the run what could not be written after it."""
-    from user_proc.run_document import require_writable
-
-    if json_file == csv_file == _STANDARD_OUTPUT:
-        raise typer.BadParameter("only one of --json and --csv can be standard output")
-    for destination, option in ((json_file, "--json"), (csv_file, "--csv")):
-        if destination is not None:
-            try:
-                require_writable(destination)
-            except OSError as error:
-                raise typer.BadParameter(str(error), param_hint=option) from None
-
-
 def _measure(settings: "BenchSettings", show_progress: bool) -> "RunDocument":
     from user_proc.bench.bench_run import BenchRun
     from user_proc.bench.kernel_life import measure_kernel_life
@@ -139,13 +137,6 @@ def _publish(document: "RunDocument", json_file: str | None, csv_file: str | Non
     """Write the document and its views; where a file is standard output the table is not."""
     from user_proc.bench.csv_view import rows_as_csv
     from user_proc.bench.table_view import print_table
-    from user_proc.run_document import load_strict, write_text
 
-    text = document.as_json()
-    views = load_strict(text)
-    if json_file is not None:
-        write_text(json_file, text)
-    if csv_file is not None:
-        write_text(csv_file, rows_as_csv(views))
-    sys.stdout.flush()
-    print_table(views, to_stderr=_STANDARD_OUTPUT in (json_file, csv_file))
+    views = publish(document, json_file, csv_file, rows_as_csv)
+    print_table(views, to_stderr=STANDARD_OUTPUT in (json_file, csv_file))

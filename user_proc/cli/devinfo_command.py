@@ -65,7 +65,9 @@ def _devices(process: "UserProcess", wanted: str | None) -> "list[Device]":
     try:
         found = get_device_list(process=process)
     except PyverbsError as error:
-        raise DeviceNotShown(f"the devices cannot be told: {error}") from error
+        raise DeviceNotShown(
+            f"{error}; 'softhca show device --name {process.name}' tells how the HCA is"
+        ) from error
     names = [one.name.decode() for one in found]
     if not found:
         raise DeviceNotShown(
@@ -102,4 +104,4 @@ def _read(process: "UserProcess", device: "Device", port: int | None) -> "Device
                 raise DeviceNotShown(f"the device {name!r} has no port {port}: it has 1 to {ports}")
             return read_device(device, context, port)
     except PyverbsError as error:
-        raise DeviceNotShown(f"the device {name!r} cannot be told of: {error}") from error
+        raise DeviceNotShown(f"the device {name!r} does not tell of itself: {error}") from error

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from user_proc.cli.bench_command import bench
+from user_proc.cli.bench_command import bench_commands
 from user_proc.cli.compare_command import compare
 from user_proc.cli.devinfo_command import devinfo
 from user_proc.cli.help_pages import Command, Group
@@ -37,7 +37,7 @@ app = typer.Typer(
         "3 no such kernel runs, 130 interrupted."
     ),
 )
-app.command("bench", cls=Command)(bench)
+app.add_typer(bench_commands, name="bench")
 app.command("plot", cls=Command)(plot)
 app.command("compare", cls=Command)(compare)
 app.command("devinfo", cls=Command)(devinfo)

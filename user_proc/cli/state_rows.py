@@ -123,7 +123,7 @@ def device_rows(state: State) -> Rows:
         "device": HCA_DEVICE,
         "state": "up" if driver["up"] else "dead",
         "failure": driver["failure"] or None,
-        "pid": link.get("process") or None,
+        "pid": (not link["dead"] and link.get("process")) or None,
         "asleep": link.get("sleeps"),
         "resets": driver["resets"],
         "interrupts": link["line_raised"],

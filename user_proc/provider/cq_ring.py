@@ -107,7 +107,7 @@ class CqRing:
         found: list[Completion] = []
         with self.lock:
             first = index = self._index
-            while len(found) < limit:
+            while len(found) < limit and not self._released:
                 buffer = self._buffer
                 if not buffer.holds(index):
                     if self._next is None or not self._next.holds(index):

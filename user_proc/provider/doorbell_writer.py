@@ -72,8 +72,3 @@ class DoorbellWriter:
     def device_is_dead(self) -> bool:
         """Tell whether the HCA has said that it is dead."""
         return self._status[STATUS_FATAL_WORD] != 0
-
-    def release(self) -> None:
-        """Let go of both pages; nothing may use this afterwards."""
-        self._words.release()
-        self._status.release()

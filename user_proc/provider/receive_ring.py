@@ -41,6 +41,7 @@ class SharedReceiveRing:
         "head",
         "limit",
         "lock",
+        "released",
     )
 
     def __init__(
@@ -54,6 +55,7 @@ class SharedReceiveRing:
         self._wr_ids: Final[dict[int, int]] = {}
         self.head = writer.word(slot)
         self.limit = limit
+        self.released = False
         self.lock: Final = threading.Lock()
 
     @property
@@ -82,5 +84,6 @@ class SharedReceiveRing:
         return self._wr_ids.pop(position, None)
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Let go of the memory; called under `lock`."""
+        self.released = True
         self._view.release()

@@ -30,6 +30,7 @@ class SendRing:
         "head",
         "limit",
         "lock",
+        "released",
     )
 
     def __init__(
@@ -52,6 +53,7 @@ class SendRing:
         # The word is counted on from where the slot's last queue left it: the HCA does so, too.
         self.head = self._tail = writer.word(slot)
         self.limit: Final = limit
+        self.released = False
         self.lock: Final = threading.Lock()
 
     @property
@@ -92,5 +94,6 @@ class SendRing:
         self._tail = self.head
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Let go of the memory; called under `lock`."""
+        self.released = True
         self._view.release()

@@ -9,6 +9,7 @@ _PUBLIC: Final = {
     "address_attributes": "addr",
     "completion": "cq",
     "device_attributes": "device",
+    "device_queries": "device",
     "port_attributes": "device",
     "qp_attributes": "qp",
     "srq_attributes": "srq",

@@ -78,9 +78,9 @@ class Parent(PyverbsCM):
                 child.close()
 
 
-def PyverbsRDMAErrno(str_msg: str) -> PyverbsRDMAError:
+def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
     """Make (not raise) an error that carries the calling thread's errno."""
-    return PyverbsRDMAError(str_msg, ctypes.get_errno())
+    return PyverbsRDMAError(msg, ctypes.get_errno())
 
 
 def inc_rkey(rkey: int) -> int:

@@ -123,6 +123,12 @@ class CompChannel(Parent):
             self.context.events.close_channel(queue)
             self.logger.debug("Closed a completion channel")
 
+    def __del__(self) -> None:
+        queue = getattr(self, "_queue", None)
+        if queue is not None:
+            self._queue = None
+            self.context.events.forgotten_channels.append(queue)
+
 
 class _CqMemory:
     """Ring and memory of a queue, with what an interrupted resize may have left."""

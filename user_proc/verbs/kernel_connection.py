@@ -4,18 +4,19 @@ All contexts of a process on one kernel share one connection, made by the first 
 the last. A process given by the program is the program's to close.
 
 Rules: any thread. A forked child makes its own connections.
-Spec: design of the session: one doorbell segment a process.
+Spec: shared/doorbell_layout.py: one segment a session, written by one writer.
 """
 
+import contextlib
 import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from shared.connection_file import DEFAULT_INSTANCE
 from user_proc.errors import SofthcaError
-from user_proc.io.device_handle import DeviceHandle
 from user_proc.process import UserProcess
 from user_proc.provider.doorbell_writer import DoorbellWriter
 
@@ -24,6 +25,7 @@ NAME_VARIABLE: Final = "SOFTHCA_NAME"
 _lock = threading.Lock()
 _shared: "dict[str, KernelConnection]" = {}
 _writers: "weakref.WeakKeyDictionary[UserProcess, DoorbellWriter]" = weakref.WeakKeyDictionary()
+_forgotten: "deque[tuple[KernelConnection, Callable[[], None]]]" = deque()
 _connections: "weakref.WeakSet[KernelConnection]" = weakref.WeakSet()
 
 
@@ -40,11 +42,10 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class KernelConnection:
-    """A connection some contexts share; `forgotten` are files of contexts out of reach."""
+    """A connection some contexts share."""
 
     def __init__(self, process: UserProcess, owned_as: str | None) -> None:
         self.process: Final = process
-        self.forgotten: Final[deque[DeviceHandle]] = deque()
         self.inherited = False
         self.users = 0
         self._owned_as: Final = owned_as
@@ -62,10 +63,12 @@ class KernelConnection:
                 weakref.finalize(writer, granted.close).atexit = False
             return writer
 
-    def close_forgotten(self) -> None:
-        """Close the files nobody has any more."""
-        while self.forgotten:
-            self.forgotten.popleft().close()
+    def forget(self, close: Callable[[], None]) -> None:
+        """Have the next context that is opened close one that went out of reach.
+
+        Without a lock or a call, as a finaliser must.
+        """
+        _forgotten.append((self, close))
 
     def leave(self) -> None:
         """Have one context fewer; the last one closes a connection of our own."""
@@ -93,8 +96,17 @@ def join_kernel(kernel: str | None, process: UserProcess | None) -> KernelConnec
     with _lock:
         connection = _present(kernel, process)
         connection.users += 1
-    connection.close_forgotten()
+    _close_forgotten()
     return connection
+
+
+def _close_forgotten() -> None:
+    while _forgotten:
+        connection, close = _forgotten.popleft()
+        if not connection.inherited:
+            with contextlib.suppress(SofthcaError):
+                close()
+            connection.leave()
 
 
 def _present(kernel: str | None, process: UserProcess | None) -> KernelConnection:

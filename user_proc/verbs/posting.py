@@ -144,6 +144,8 @@ def post_receives(
 
 
 def _require_room(ring: SendRing | SharedReceiveRing) -> None:
+    if ring.released:
+        raise Unfit(errno.EINVAL, "the queue has just been closed")
     if ring.is_full:
         raise Unfit(
             errno.ENOMEM,

@@ -151,6 +151,7 @@ _TEXTS: Final[dict[str, Text]] = {
     "BAD_PATH_PORT": "ah_attr.port_num is {object}, the queue pair's port is {detail}",
     "BAD_PKEY_INDEX": "pkey_index {object} is not below {detail}",
     "BAD_SGID_INDEX": "sgid_index {object} is not below {detail}",
+    "EMPTY_SGID_INDEX": "there is no GID at sgid_index {object}",
     "BAD_PATH_MTU": _path_mtu,
     "BAD_TIMEOUT": "timeout {object} is more than {detail}",
     "BAD_RETRY_COUNT": "retry_cnt {object} is more than {detail}",

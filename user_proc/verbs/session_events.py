@@ -4,6 +4,7 @@ Rules: the sinks run in the listener; they take short locks and wait for nothing
 Spec: ibv_get_cq_event(3), ibv_get_async_event(3); docs/verbs.md.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from shared.message_codec import decode_as
@@ -59,6 +60,7 @@ class SessionEvents:
         self._session: Final = session
         self.pump: Final = EventPump(session)
         self.asynchronous: Final[EventFdQueue[AsynchronousEvent]] = EventFdQueue()
+        self.forgotten_channels: Final[deque[EventFdQueue[ObjectEvents]]] = deque()
         self._channels: Final[list[EventFdQueue[ObjectEvents]]] = []
         self._objects: Final[dict[int, ObjectEvents]] = {}
         self._flags: Final[list[Flag]] = []
@@ -70,6 +72,8 @@ class SessionEvents:
     def new_channel(self) -> "EventFdQueue[ObjectEvents]":
         """Make a completion channel."""
         self._want(IOCTL_GET_CQ_COMP_EVENT, self._completion, depth=_COMPLETIONS_AHEAD)
+        while self.forgotten_channels:
+            self.close_channel(self.forgotten_channels.popleft())
         channel: EventFdQueue[ObjectEvents] = EventFdQueue()
         self._channels.append(channel)
         if self._session.dead:

@@ -137,7 +137,8 @@ class SRQ(VerbObject):
         def release() -> None:
             events.forget(handle)
             queues.shared.pop(made.srqn, None)
-            ring.release()
+            with ring.lock:
+                ring.release()
             memory.release()
 
         self._resource = Resource(session, IOCTL_DESTROY_SRQ, handle, release, parents)

@@ -24,6 +24,7 @@ from shared.verb_codes import (
     VERB_RESULT,
 )
 from shared.verb_messages import Object, OpenContext, VerbMessage
+from shared.verb_reasons import VerbReason
 from user_proc.errors import (
     CallInProgress,
     ConnectionClosed,
@@ -218,8 +219,11 @@ class VerbSession:
             raise VerbRefusal(errno.EPROTO, f"the driver answered with {length} bytes")
         number, reason, about, detail = VERB_RESULT.unpack_from(output)
         if number:
-            over = number == errno.EIO and self.dead
-            raise VerbRefusal(number, reason_text(reason, about, detail), over, detail)
+            text = reason_text(reason, about, detail)
+            is_over = reason == VerbReason.DEVICE_FATAL
+            if is_over:
+                self.die(text)
+            raise VerbRefusal(number, text, is_over, detail)
         return bytes(output[VERB_RESULT.size : length])
 
     # The end

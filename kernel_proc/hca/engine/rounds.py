@@ -19,55 +19,61 @@ REQUESTS_A_TURN: Final = 16
 
 Service = Callable[[WorkQueue, int], bool]
 
+_STATES: Final = 8  # a power of two above the QP states
+
 
 class Rounds:
     """The queues that have something to do, by session."""
 
     def __init__(self) -> None:
-        self._services: Final[dict[tuple[int, int], Service]] = {}
+        self._services: Final[list[Service | None]] = [None] * (4 * _STATES)
         self._circle: Final[deque[DoorbellPage]] = deque()
-        self._ready: Final[dict[DoorbellPage, deque[WorkQueue]]] = {}
         self.turns = 0
 
     def serve_with(self, kind: int, state: int, service: Service) -> None:
         """Name the service of a kind of queue in a state; without one it waits."""
-        self._services[kind, state] = service
+        self._services[kind * _STATES + state] = service
 
     def ready(self, queue: WorkQueue) -> None:
-        """Put a queue into its session's circle, once, if it is served in its state."""
-        if queue.queued or (queue.kind, queue.qp.state) not in self._services:
+        """Put a queue into its session's circle, once, if it is served in its state.
+
+        A queue that is being served may be put there again: by a change of its state, say.
+        """
+        if queue.queued or self._services[queue.kind * _STATES + queue.qp.state] is None:
             return
         queue.queued = True
-        queues = self._ready.get(queue.page)
-        if queues is None:
-            queues = self._ready[queue.page] = deque()
-            self._circle.append(queue.page)
-        queues.append(queue)
+        page = queue.page
+        page.ready.append(queue)
+        if not page.in_circle:
+            page.in_circle = True
+            self._circle.append(page)
 
     def turn(self) -> bool:
         """Serve the next queue of the next session; False when nothing is ready."""
         if not self._circle:
             return False
         page = self._circle.popleft()
-        queues = self._ready[page]
+        queues = page.ready
         queue = queues.popleft()
-        service = self._services.get((queue.kind, queue.qp.state))
-        if service is not None and service(queue, REQUESTS_A_TURN):
+        queue.queued = False
+        service = self._services[queue.kind * _STATES + queue.qp.state]
+        if service is not None and service(queue, REQUESTS_A_TURN) and not queue.queued:
+            queue.queued = True
             queues.append(queue)
-        else:
-            queue.queued = False
         if queues:
             self._circle.append(page)
         else:
-            del self._ready[page]
+            page.in_circle = False
         self.turns += 1
         return True
 
     def clear(self) -> None:
         """Forget every queue: the device was stopped."""
+        for page in self._circle:
+            page.ready.clear()
+            page.in_circle = False
         self._circle.clear()
-        self._ready.clear()
 
     def inspect(self) -> dict[str, object]:
         """Return turns taken and queues ready."""
-        return {"turns": self.turns, "ready": sum(map(len, self._ready.values()))}
+        return {"turns": self.turns, "ready": sum(len(page.ready) for page in self._circle)}

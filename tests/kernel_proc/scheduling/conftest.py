@@ -28,10 +28,11 @@ def checked() -> Processor:
     return Processor(VirtualClock(), verifier=True)
 
 
-@pytest.fixture
-def real() -> Iterator[Processor]:
-    """A processor that really sleeps."""
+@pytest.fixture(params=[0, 60_000], ids=["sleeps at once", "looks first"])
+def real(request: pytest.FixtureRequest) -> Iterator[Processor]:
+    """A processor that really sleeps, at once or after it has looked for a while."""
     processor = Processor(RealClock())
+    processor.dispatcher.idle.spin_ns = request.param
     yield processor
     processor.dispatcher.idle.close()
 

@@ -435,6 +435,42 @@ def test_sockets_and_descriptors_together_and_removal_in_a_callback(
     assert piped == [b"x"]
 
 
+# Looking before sleeping
+
+
+def test_what_comes_while_the_processor_looks_needs_no_sleep(
+    sockets: Callable[[int], Any],
+):
+    processor = Processor(RealClock())
+    idle = processor.dispatcher.idle
+    idle.spin_ns = 10_000_000_000  # whoever sleeps in this test has not looked
+    bound, connected = sockets(0)
+    received: list[bytes] = []
+
+    def answer() -> None:
+        received.append(bound.recv(zmq.NOBLOCK))
+        if len(received) == 2:
+            processor.post(lambda: received.append(b"posted"))
+        else:
+            connected.send(b"again")
+
+    processor.add_source(bound, answer)
+    connected.send(b"first")
+    processor.run_until(lambda: len(received) == 3)
+    assert received == [b"first", b"again", b"posted"]
+    assert idle.sleeps == 0
+    idle.close()
+
+
+def test_looking_ends_at_the_deadline_of_a_timer():
+    processor = Processor(RealClock())
+    processor.dispatcher.idle.spin_ns = 10_000_000_000
+    began = processor.clock.now_ns()
+    processor.run_thread(delay_execution, processor, 2 * MILLISECOND)
+    assert processor.clock.now_ns() - began < 5_000_000_000
+    processor.dispatcher.idle.close()
+
+
 # Descriptors are given back; the idle of a machine in process
 
 

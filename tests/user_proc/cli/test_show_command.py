@@ -188,7 +188,12 @@ def test_a_dead_hca_is_told(softhca: Run):
         while rows_of(kernel.name, "device")[0]["state"] != "dead":
             assert time.monotonic() < deadline
         done = softhca("show", "device", "--name", kernel.name)
-        assert "dead" in done.stdout
+        told = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+        assert ["state", "dead"] in told
+        assert ["failure", "signal 9"] in told
+        assert not any(label == "pid" for label, _ in told)
         asked = softhca("devinfo", "--name", kernel.name)
         assert asked.returncode == 1
-        assert len(asked.stderr.splitlines()) == 1
+        (sentence,) = asked.stderr.splitlines()
+        assert "the HCA is dead" in sentence
+        assert f"'softhca show device --name {kernel.name}'" in sentence

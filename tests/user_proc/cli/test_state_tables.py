@@ -12,9 +12,11 @@ from kernel_proc.machine import Machine
 from kernel_proc.settings import KernelSettings
 from tests.user_proc.cli.verbs_objects import Objects, make_objects
 from user_proc.cli.columns import lines_of
-from user_proc.cli.show_command import KINDS
+from user_proc.cli.show_command import KINDS, show
 from user_proc.cli.state_tables import TABLES
+from user_proc.errors import ProtocolError
 from user_proc.process import UserProcess
+from user_proc.transport import kernel_control
 from user_proc.verbs.device import Context
 from user_proc.verbs.pd import PD
 
@@ -193,3 +195,9 @@ def test_objects_on_a_dead_hca_are_marked():
         assert inside.lines("pd")[0].split()[-1] == "HCA"
         assert inside.lines("pd")[1].split()[-1] == "dead"
     inside.close()
+
+
+def test_a_kernel_of_another_version_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernel_control, "kernel_state", lambda name: {"server": {}})
+    with pytest.raises(ProtocolError, match=r"tells nothing of 'sessions'.* of another version"):
+        show("pd")

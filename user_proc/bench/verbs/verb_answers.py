@@ -41,7 +41,7 @@ def _groups(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]
 
 
 def _total(rows: Iterable[Row], name: str) -> float:
-    return sum(row[name] for row in rows)
+    return float(sum(row[name] for row in rows))
 
 
 def _boundary(rows: list[Row]) -> Answer | None:
@@ -123,14 +123,16 @@ def _registration(rows: list[Row]) -> Answer | None:
             f"{_MEMORY_WORDS[memory].capitalize()}, {layout}: "
             f"{microseconds(least['p50_us'])} us for {payload_text(least['bytes'])}, "
             f"{microseconds(most['p50_us'])} us for {payload_text(most['bytes'])}: "
-            f"{added / pages:.3f} us for each page more"
         )
-        if most["command_us"] is not None and least["command_us"] is not None:
+        sentence += (
+            f"{added / pages:.3f} us for each page more" if added > 0 else "no more for more pages"
+        )
+        if added > 0 and most["command_us"] is not None and least["command_us"] is not None:
             waited = most["command_us"] - least["command_us"]
             part["per_page_commands_us"] = round(waited / pages, 4)
             sentence += (
                 f", of which {max(0.0, waited) / pages:.3f} us waiting for "
-                f"{len(most['commands'])} commands"
+                f"{len(most['commands'])} commands of the largest"
             )
         figures[f"{layout} {memory}"] = part
         sentences.append(sentence + ".")

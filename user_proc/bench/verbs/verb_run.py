@@ -35,7 +35,6 @@ from user_proc.run_provenance import begin_provenance, end_provenance
 KIND: Final = "verbs"
 CLIENTS: Final = ("user", "kernel")
 MEMORIES: Final = ("arena", "private", "kernel")
-LARGEST_KERNEL_REGION: Final = 256 << 20  # what the kernel client makes at most
 _MS: Final = 1_000_000
 _NO_LIMIT_NS: Final = 60_000_000_000
 _FEW_PASSES: Final = 10
@@ -73,8 +72,9 @@ class VerbsRun:
         for number in range(self._settings.rounds):
             for model in self._settings.models:
                 self._verbs_under(model, number)
-            for layout in self._settings.layouts:
-                self._registrations(layout, number)
+            for layout in self._settings.layouts[1:]:
+                with self._open(self._settings, self._settings.first_model, layout, 1) as workers:
+                    self._registrations(WorkerGroup(workers), layout, number)
             self._mixes(number)
         return self._document(provenance)
 
@@ -95,6 +95,7 @@ class VerbsRun:
             if model == settings.first_model:
                 (answer,) = group.ask_all("opens", count=settings.opens)
                 self._life["open"] += answer["open_ns"]
+                self._registrations(group, settings.layouts[0], number)
 
     def _every_verb(self, group: WorkerGroup, model: str, client: str, number: int) -> None:
         settings = self._settings
@@ -130,12 +131,12 @@ class VerbsRun:
     ) -> None:
         """Take a block of passes: samples and commands for every row at once."""
         (answer,) = group.ask_all("steps", window=asdict(window))
-        commands = _commands(answer) or [None] * len(results)
-        for result, column, of_step in zip(results, answer["samples"], commands, strict=True):
+        for result, column in zip(results, answer["samples"], strict=True):
             if result is not None:
                 result.add(array("Q", column), sum(column))
-                if of_step is not None:
-                    result.commands.add(of_step)
+        for result, of_step in zip(results, _commands(answer), strict=False):
+            if result is not None:
+                result.commands.add(of_step)
 
     def _warm_up(self, group: WorkerGroup, passes: int, results: Sequence[VerbResult]) -> None:
         group.take("floor", Window(self._settings.floor_operations))
@@ -155,23 +156,21 @@ class VerbsRun:
 
     # Registrations
 
-    def _registrations(self, layout: str, number: int) -> None:
+    def _registrations(self, group: WorkerGroup, layout: str, number: int) -> None:
         settings = self._settings
-        if not self._sizes:
-            return
-        cells = list(itertools.product(self._sizes, MEMORIES))
+        cells = [
+            (size, memory)
+            for size, memory in itertools.product(self._sizes, MEMORIES)
+            if memory != "kernel" or size <= settings.largest_kernel_region
+        ]
         share = settings.registration_ns // (settings.rounds * len(settings.layouts))
         time = TimeShare(share, len(cells) * settings.blocks_per_round * 2, 3)
-        with self._open(settings, settings.first_model, layout, 1) as workers:
-            group = WorkerGroup(workers)
-            for size, memory in cells[:: 1 if number % 2 == 0 else -1]:
-                self._step(f"registration of {size} B, {memory} memory, {layout}")
-                if memory == "kernel" and size > LARGEST_KERNEL_REGION:
-                    continue
-                try:
-                    self._registration(group, (size, layout, memory), number, time)
-                except WorkerRefused as refused:
-                    self._skipped.append(f"{size} B, {memory}, {layout}: {refused}")
+        for size, memory in cells[:: 1 if number % 2 == 0 else -1]:
+            self._step(f"registration of {size} B, {memory} memory, {layout}")
+            try:
+                self._registration(group, (size, layout, memory), number, time)
+            except WorkerRefused as refused:
+                self._skipped.append(f"{size} B, {memory}, {layout}: {refused}")
 
     def _registration(
         self, group: WorkerGroup, cell: tuple[int, str, str], number: int, time: TimeShare
@@ -228,8 +227,7 @@ class VerbsRun:
         result.verbs = len(mix.steps)
         _prepare(group, mix, "user", result.spec.floor)
         if not commands:  # only one process's verbs can be told apart
-            window = asdict(Window(_FEW_PASSES))
-            commands += _commands(workers[0].ask("steps", window=window)) or []
+            commands += _commands(workers[0].ask("steps", window=asdict(Window(_FEW_PASSES))))
         if commands:
             result.commands.add_all(commands)
         each_ns = median(group.take("row", Window(1)).samples)
@@ -319,6 +317,6 @@ def _order(number: int) -> tuple[str, str]:
     return ("floor", "row") if number % 2 == 0 else ("row", "floor")
 
 
-def _commands(answer: Mapping[str, Any]) -> list[StepCommands] | None:
-    found = answer["commands"]
-    return None if found is None else [StepCommands(**one) for one in found]
+def _commands(answer: Mapping[str, Any]) -> list[StepCommands]:
+    """Return the commands of each step; none at all if they could not be told apart."""
+    return [StepCommands(**one) for one in answer["commands"] or []]

@@ -5,6 +5,7 @@ Rules: the heading says whose numbers these are before the first number is seen.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from textwrap import wrap
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -66,15 +67,16 @@ _MIX_HEAD: Final = (
     f"{'cpu user':>10}{'kernel':>9}{'mixes':>8}"
 )
 _PAGE: Final = 4096
+_LEAST_COLUMN: Final = 13  # the longest command's name
 
 
 def print_verbs(document: Mapping[str, Any], *, to_stderr: bool = False) -> None:
     """Print the view; where the output is no terminal it is plain text."""
-    show(lambda width: render(document), to_stderr=to_stderr)
+    show(lambda width: render(document, width), to_stderr=to_stderr)
 
 
-def render(document: Mapping[str, Any]) -> RenderableType:
-    """Return the whole view of a run document."""
+def render(document: Mapping[str, Any], width: int) -> RenderableType:
+    """Return the whole view of a run document for so many columns."""
     rows = list(document["rows"])
     settings = document["settings"]
     return Group(
@@ -82,7 +84,7 @@ def render(document: Mapping[str, Any]) -> RenderableType:
         Text(machine_line(document["provenance"])),
         *(Text(line) for line in _reading_lines(settings)),
         *(Text(line) for line in mark_lines(document["provenance"]["marks"])),
-        *_verb_lines([row for row in rows if row["bytes"] is None]),
+        *_verb_lines([row for row in rows if row["bytes"] is None], width),
         *_registration_lines([row for row in rows if row["bytes"] is not None]),
         *_mix_lines([row for row in rows if row["verb"] == CONTROL_MIX]),
         *_kernel_lines(document["kernel"]),
@@ -114,7 +116,7 @@ def _mark(row: Row) -> str:
     return "!" if row["marks"] else " "
 
 
-def _verb_lines(rows: Sequence[Row]) -> Iterator[Text]:
+def _verb_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
     verbs = [row for row in rows if row["verb"] != CONTROL_MIX]
     for (model, client), group in groupby(
         verbs, key=lambda row: (row["latency_model"], row["client"])
@@ -126,12 +128,21 @@ def _verb_lines(rows: Sequence[Row]) -> Iterator[Text]:
         yield Text(_VERB_HEAD, style="dim")
         for row in group:
             times = (row["command_us"], row["asked_us"], row["device_us"])
-            yield Text(
+            line = (
                 f"  {row['verb']:<15}{_cell(row['p50_us']):>9}{_cell(row['p99_us']):>9}"
                 f"{figure(row['ops_per_s'], 0):>8}"
                 + "".join(f"{_cell(time):>9}" for time in times)
-                + f"{row['ratio']:>7.2f}{_mark(row)}  {commands_text(row['commands'])}"
+                + f"{row['ratio']:>7.2f}{_mark(row)}  "
             )
+            yield _hanging(line, commands_text(row["commands"]), width)
+
+
+def _hanging(line: str, text: str, width: int) -> Text:
+    """Put text behind a line, broken into a column of its own if there is room for one."""
+    room = width - len(line)
+    if room < _LEAST_COLUMN:
+        return Text(line + text, no_wrap=True, overflow="ignore")
+    return Text(line + ("\n" + " " * len(line)).join(wrap(text, room)))
 
 
 def commands_text(names: Sequence[str]) -> str:

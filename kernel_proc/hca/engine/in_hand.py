@@ -1,0 +1,162 @@
+"""What a queue pair has in hand: the message it is sending, and the one it is receiving.
+
+Neither is ever seen by the other end of a connection. A send entry stays in its queue until it is
+complete, and so does a receive entry of the queue pair's own queue: should the queue pair go into
+the error state they are flushed with the rest, each once.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernel_proc.hca.engine.packets import Path, Request
+
+if TYPE_CHECKING:
+    from kernel_proc.hca.engine.private_copier import CopyJob
+    from kernel_proc.hca.port import Port
+    from kernel_proc.hca_abi.contexts import QpContext
+
+#: Address, length and key of one scatter/gather element; the length is not 0.
+Element = tuple[int, int, int]
+
+
+class Outgoing:
+    """The send entry in hand, as it was read, and how far it has come.
+
+    `waiting`: nothing goes on before the deadline, an answer, or the end of a copy. `retries` and
+    `rnr_retries` were used since something last went on. `fetched` is private data of the present
+    chunk, `answer_due` whether a responder may still answer.
+    """
+
+    __slots__ = (
+        "action",
+        "answer_due",
+        "busy",
+        "compare_add",
+        "context",
+        "deadline_ns",
+        "done",
+        "elements",
+        "fetched",
+        "flags",
+        "imm_data",
+        "inline",
+        "job",
+        "length",
+        "opcode",
+        "port",
+        "port_version",
+        "record",
+        "remote_address",
+        "remote_qkey",
+        "remote_qpn",
+        "retries",
+        "rkey",
+        "rnr_retries",
+        "srqn",
+        "swap",
+        "timed_out",
+        "vector",
+        "vector_path",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.waiting = False
+        self.answer_due = False
+        self.timed_out = False
+        self.deadline_ns = 0
+        self.action = 0
+        self.opcode = 0
+        self.flags = 0
+        self.elements: list[Element] = []
+        self.inline: bytes | None = None
+        self.length = 0
+        self.done = 0
+        self.imm_data = 0
+        self.remote_address = 0
+        self.rkey = 0
+        self.srqn = 0
+        self.compare_add = 0
+        self.swap = 0
+        self.vector = b""
+        self.vector_path: Path | None = None
+        self.remote_qpn = 0
+        self.remote_qkey = 0
+        self.retries = 0
+        self.rnr_retries = 0
+        self.fetched: memoryview | None = None
+        self.job: CopyJob | None = None
+        self.context: QpContext | None = None
+        self.port: Port | None = None
+        self.port_version = -1
+        self.record: Request | None = None
+
+    def stop(self) -> None:
+        """Have nothing in hand any more; what is late for it is not taken."""
+        self.busy = False
+        self.waiting = False
+        self.answer_due = False
+        self.timed_out = False
+        self.deadline_ns = 0
+        self.fetched = None
+        self.job = None
+
+
+class Executed(NamedTuple):
+    """A read or an atomic that was executed, should it be asked for again."""
+
+    psn: int
+    packets: int
+    opcode: int
+    address: int
+    rkey: int
+    original: int
+
+
+class Incoming:
+    """The message that is arriving, and what the responder remembers.
+
+    `opcode` is -1 between messages. `srq_position` names an entry taken of a shared queue.
+    `executed` are the last reads and atomics. `checked` are the path and the context that were
+    found to fit together, under the version of the port's tables.
+    """
+
+    __slots__ = (
+        "checked_context",
+        "checked_path",
+        "checked_version",
+        "elements",
+        "established",
+        "executed",
+        "job",
+        "nak_sent",
+        "offset",
+        "opcode",
+        "position",
+        "room",
+        "srq_position",
+    )
+
+    def __init__(self) -> None:
+        self.opcode = -1
+        self.offset = 0
+        self.elements: list[Element] = []
+        self.room = 0
+        self.position = 0
+        self.srq_position = -1
+        self.established = False
+        self.nak_sent = False
+        self.job: CopyJob | None = None
+        self.executed: deque[Executed] = deque()
+        self.checked_path: Path | None = None
+        self.checked_context: QpContext | None = None
+        self.checked_version = -1
+
+    def stop(self) -> None:
+        """Forget a message that was cut short; `srq_position` is whoever's who calls."""
+        self.opcode = -1
+        self.offset = 0
+        self.elements = []
+        self.srq_position = -1
+        self.job = None
