@@ -56,7 +56,7 @@ class HcaTables:
         self.rounds: Final = Rounds()
         self.icm: Final = Icm(self.memory)
         self.events: Final = EventTable(register_words)
-        self.translation: Final = Translation()
+        self.translation: Final = Translation(self.memory)
         self.cqs: Final = NumberTable[CompletionQueue](RESERVED_CQS)
         self.srqs: Final = NumberTable[SharedReceiveQueue](RESERVED_SRQS)
         self.qps: Final = QpTable(self.doorbells, self.events, self.rounds)

@@ -9,6 +9,8 @@ from typing import Final
 
 from kernel_proc.hca.cq_table import CompletionQueue
 from kernel_proc.hca.doorbell_pages import DoorbellPage, DoorbellPages
+from kernel_proc.hca.engine.counters import QpCounters
+from kernel_proc.hca.engine.in_hand import Incoming, Outgoing
 from kernel_proc.hca.event_table import EventTable
 from kernel_proc.hca.number_table import NumberTable
 from kernel_proc.hca.queue_buffer import QueueBuffer
@@ -23,18 +25,27 @@ from kernel_proc.hca_abi.event_entries import (
     EVENT_WQ_CATASTROPHIC,
 )
 from shared.doorbell_layout import RING_RECEIVE, RING_SEND, SLOTS
+from shared.verbs_enums import ibv_wc_status
 
+_FLUSHED: Final = int(ibv_wc_status.IBV_WC_WR_FLUSH_ERR)
 STATE_NAMES: Final = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
 
 
 class QueuePair:
-    """One queue pair; `context` is what software gave, PSNs and state are live here."""
+    """One queue pair; `context` is what software gave, PSNs and state are live here.
+
+    `outgoing` is the requester's, `incoming` the responder's: the one never looks at the other.
+    """
 
     __slots__ = (
         "buffer",
         "context",
+        "counters",
+        "drain_notify",
         "draining",
+        "incoming",
         "number",
+        "outgoing",
         "page",
         "receive",
         "receive_cq",
@@ -60,6 +71,10 @@ class QueuePair:
         self.send_psn = 0
         self.receive_psn = 0
         self.draining = False
+        self.drain_notify = False
+        self.outgoing = Outgoing()
+        self.incoming = Incoming()
+        self.counters = QpCounters()
 
     def live_context(self) -> QpContext:
         """Return the context with its live fields, as QUERY_QPEE shows it."""
@@ -78,6 +93,7 @@ class QueuePair:
             "send_psn": self.send_psn,
             "receive_psn": self.receive_psn,
             "draining": self.draining,
+            "counters": self.counters.inspect(),
             "send": self.send.inspect() if self.send else None,
             "receive": self.receive.inspect() if self.receive else None,
         }
@@ -88,6 +104,7 @@ class QpTable(NumberTable[QueuePair]):
 
     def __init__(self, doorbells: DoorbellPages, events: EventTable, rounds: ReadyQueues) -> None:
         super().__init__(RESERVED_QPS)
+        self.retired: Final[dict[int, QpCounters]] = {}  # by port: of QPs that are gone
         self._doorbells: Final = doorbells
         self._events: Final = events
         self._rounds: Final = rounds
@@ -124,8 +141,10 @@ class QpTable(NumberTable[QueuePair]):
 
     def reset(self, qp: QueuePair) -> None:
         """Let the QP go: slots, memory, counts; its entries leave its CQs."""
+        self._stop(qp)
         qp.state = states.RESET
         self.remove(qp)
+        self.retired.setdefault(qp.context.port, QpCounters()).add(qp.counters)
         for queue in (qp.send, qp.receive):
             if queue is not None:
                 self._doorbells.release(qp.page, queue.kind, queue.slot)
@@ -144,6 +163,7 @@ class QpTable(NumberTable[QueuePair]):
         old, qp.state = qp.state, state
         if state == states.ERR and old != states.ERR:
             qp.draining = False
+            self._stop(qp)
             if qp.srq is not None:
                 self._events.queue_pair(EVENT_LAST_WQE_REACHED, qp.number)
         for queue in (qp.send, qp.receive):
@@ -152,9 +172,41 @@ class QpTable(NumberTable[QueuePair]):
 
     def drain(self, qp: QueuePair, notify: bool) -> None:
         """Stop starting send entries; with nothing in flight the queue is drained at once."""
+        qp.draining = True
+        qp.drain_notify = notify
         self.set_state(qp, states.SQD)
-        if notify:
+        if not qp.outgoing.busy:
+            self.drained(qp)
+
+    def drained(self, qp: QueuePair) -> None:
+        """Note that everything that was started is done, and tell if that was asked for."""
+        qp.draining = False
+        if qp.drain_notify:
             self._events.queue_pair(EVENT_SQ_DRAINED, qp.number)
+
+    def port_figures(self, port: int) -> QpCounters:
+        """Return the figures of a port: of its QPs, living and gone."""
+        total = QpCounters()
+        total.add(self.retired.get(port, total))
+        for qp in self.all():
+            if qp.context.port == port:
+                total.add(qp.counters)
+        return total
+
+    def _stop(self, qp: QueuePair) -> None:
+        """Have nothing in hand: an entry taken of a shared queue completes, flushed.
+
+        At a reset its completion is swept with the others, which gives the entry back.
+        """
+        qp.outgoing.stop()
+        incoming = qp.incoming
+        position = incoming.srq_position
+        if position >= 0 and qp.srq is not None and qp.receive_cq is not None:
+            qp.counters.flushes += 1
+            qp.receive_cq.post(
+                qp.number, position, _FLUSHED, is_send=0, srqn=qp.srq.number
+            )
+        incoming.stop()
 
     def queue_broken(self, queue: WorkQueue) -> None:
         """Take a QP out of service whose index word cannot be; told once."""

@@ -21,7 +21,7 @@ class BufferGone(Exception):
 class QueueBuffer:
     """Views of a queue's memory, by page; an entry never crosses one."""
 
-    __slots__ = ("_key", "_memory", "_runs", "lead", "mask", "pages", "shift", "words")
+    __slots__ = ("_key", "_memory", "_runs", "lead", "mask", "pages", "shift", "single", "words")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class QueueBuffer:
             self.shift = key.page_shift
             self.lead = runs[0][0] & ((1 << key.page_shift) - 1)
             self._runs = _split(runs, 1 << key.page_shift)
+        self.single = len(runs) == 1
         self.mask = (1 << self.shift) - 1
         # The first view begins `lead` bytes into its page, so that places there are less by it.
         self.pages = [memory.view(bus, size) for bus, size in self._runs]

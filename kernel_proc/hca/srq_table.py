@@ -8,15 +8,15 @@ from typing import Final
 from kernel_proc.hca.cq_table import CompletionQueue
 from kernel_proc.hca.event_table import EventTable
 from kernel_proc.hca.queue_buffer import QueueBuffer
-from kernel_proc.hca.work_queue import IndexWord
+from kernel_proc.hca.work_queue import EntryRing, IndexWord
 from kernel_proc.hca_abi.contexts import SrqContext
 from kernel_proc.hca_abi.event_entries import EVENT_SRQ_CATASTROPHIC, EVENT_SRQ_LIMIT
 
 
-class SharedReceiveQueue(IndexWord):
+class SharedReceiveQueue(EntryRing):
     """One shared receive queue that the hardware owns; of an XRC one `cq` takes completions."""
 
-    __slots__ = ("_events", "buffer", "context", "cq", "error_told", "limit", "number", "users")
+    __slots__ = ("_events", "context", "cq", "error_told", "limit", "number", "users")
 
     def __init__(
         self,
@@ -26,10 +26,9 @@ class SharedReceiveQueue(IndexWord):
         cq: CompletionQueue | None,
         events: EventTable,
     ) -> None:
-        super().__init__(index.page, context.slot, context.entries)
+        super().__init__(index.page, context.slot, context.entries, context.stride, buffer)
         self.context = context
         self.number = context.srqn
-        self.buffer = buffer
         self.cq = cq
         self.limit = context.limit
         self.users = 0

@@ -9,6 +9,7 @@ Spec: shared/doorbell_layout.py, shared/wqe_layout.py.
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kernel_proc.hca.doorbell_pages import DoorbellPage
+from kernel_proc.hca.queue_buffer import BufferGone, QueueBuffer
 from shared.doorbell_layout import RING_SEND
 
 if TYPE_CHECKING:
@@ -48,6 +49,45 @@ class IndexWord:
         return position
 
 
+class EntryRing(IndexWord):
+    """A ring whose entries lie in memory: `offset` bytes into the buffer, each of `stride`."""
+
+    __slots__ = ("buffer", "mask", "offset", "stride")
+
+    def __init__(
+        self,
+        page: DoorbellPage,
+        slot: int,
+        entries: int,
+        stride: int,
+        buffer: QueueBuffer | None,
+        offset: int = 0,
+    ) -> None:
+        super().__init__(page, slot, entries)
+        self.stride = stride
+        self.mask = entries - 1
+        self.offset = offset
+        self.buffer = buffer
+
+    @property
+    def alive(self) -> bool:
+        """Whether the memory is still there."""
+        return self.buffer is not None and bool(self.buffer.pages)
+
+    def entry(self, position: int) -> tuple[memoryview, int]:
+        """Return the view that holds an entry, and its place there; BufferGone without memory."""
+        buffer = self.buffer
+        if buffer is None or not buffer.pages:
+            raise BufferGone
+        offset = self.offset + (position & self.mask) * self.stride
+        if buffer.single:
+            return buffer.pages[0], offset
+        page, place = buffer.locate(offset)
+        if place + self.stride > len(buffer.pages[page]):
+            raise BufferGone  # it goes on in a page that lies elsewhere
+        return buffer.pages[page], place
+
+
 class ReadyQueues(Protocol):
     """The engine, as queues know it."""
 
@@ -55,10 +95,10 @@ class ReadyQueues(Protocol):
         """Have a queue looked at, if there is a service for it in its state."""
 
 
-class WorkQueue(IndexWord):
+class WorkQueue(EntryRing):
     """The send or the receive queue of a QP; `kind` as doorbells name it."""
 
-    __slots__ = ("_rounds", "kind", "offset", "qp", "queued", "stride", "told")
+    __slots__ = ("_rounds", "kind", "qp", "queued", "told")
 
     def __init__(
         self,
@@ -69,11 +109,10 @@ class WorkQueue(IndexWord):
         entries: int,
         stride: int,
     ) -> None:
-        super().__init__(qp.page, slot, entries)
+        offset = qp.context.send_offset if kind == RING_SEND else 0
+        super().__init__(qp.page, slot, entries, stride, qp.buffer, offset)
         self.qp = qp
         self.kind = kind
-        self.stride = stride
-        self.offset = qp.context.send_offset if kind == RING_SEND else 0
         self.queued = False
         self.told = False  # that it is broken
         self._rounds = rounds

@@ -39,7 +39,7 @@ def bench_verbs(
             "--model",
             metavar="MODEL,...",
             help="Latency models: none, plausible, prm-ceiling, or TOML files. Registrations and "
-            "the mix are measured under the first.",
+            "the mix are measured under the first, but not under prm-ceiling.",
         ),
     ] = None,
     processes: Annotated[

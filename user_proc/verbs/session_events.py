@@ -65,7 +65,11 @@ class SessionEvents:
         self._objects: Final[dict[int, ObjectEvents]] = {}
         self._flags: Final[list[Flag]] = []
         session.when_dead(self._end)
-        self._want(IOCTL_GET_CA_FATAL_EVENT, self._fatal, once=True)
+        try:
+            self._want(IOCTL_GET_CA_FATAL_EVENT, self._fatal, once=True)
+        except BaseException:
+            self.release()
+            raise
 
     # Who wants what; VerbRefusal if it cannot be had
 

@@ -18,6 +18,7 @@ from kernel_proc.hca.queue_buffer import QueueBuffer
 from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi import contexts as abi
 from kernel_proc.hca_abi import qp_transitions as table
+from shared.wqe_layout import SEND_HEAD_SIZE
 
 QP_MAILBOX_SIZE: Final = abi.QP_MAILBOX_HEAD.size + abi.QP_CONTEXT.size
 _QPN_MASK: Final = 0xFFFFFF
@@ -248,6 +249,8 @@ def _map_rings(hca: HcaTables, context: abi.QpContext) -> QueueBuffer | None:
         end = context.receive_entries * context.receive_stride
     if context.send_entries:
         check_ring(context.send_entries, context.send_stride, most)
+        if context.send_stride < SEND_HEAD_SIZE:
+            raise bad_parameter()
         if context.send_offset < end or context.send_offset % context.send_stride:
             raise bad_parameter()
         end = context.send_offset + context.send_entries * context.send_stride

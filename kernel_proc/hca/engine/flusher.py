@@ -38,6 +38,7 @@ class Flusher:
         cq = qp.send_cq if is_send else qp.receive_cq
         count = min(outstanding, most)
         self.flushed += count
+        qp.counters.flushes += count
         for _ in range(count):
             position = queue.take()
             if cq is not None and not cq.post(qp.number, position, _FLUSHED, is_send=is_send):

@@ -23,8 +23,8 @@ class Outgoing:
     """The send entry in hand, as it was read, and how far it has come.
 
     `waiting`: nothing goes on before the deadline, an answer, or the end of a copy. `retries` and
-    `rnr_retries` were used since something last went on. `fetched` is private data of the present
-    chunk, `answer_due` whether a responder may still answer.
+    `rnr_retries` were used since something last went on. `fetched` is the data of the present
+    chunk where it is not a view: inline, or copied out of private memory; `answer_due` whether a responder may still answer.
     """
 
     __slots__ = (
@@ -39,7 +39,6 @@ class Outgoing:
         "fetched",
         "flags",
         "imm_data",
-        "inline",
         "job",
         "length",
         "opcode",
@@ -70,7 +69,6 @@ class Outgoing:
         self.opcode = 0
         self.flags = 0
         self.elements: list[Element] = []
-        self.inline: bytes | None = None
         self.length = 0
         self.done = 0
         self.imm_data = 0

@@ -9,7 +9,7 @@ Rules: this process only waits while something is measured.
 import itertools
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from shared.clock import now_ns
@@ -58,6 +58,8 @@ class VerbsRun:
         self._skipped = [
             f"{size} B: not enough free memory" for size in settings.sizes if 3 * size > room
         ]
+        if settings.base_model is None:
+            self._skipped.append(f"registrations and the control mix: not under {SLOW_MODEL}")
         self._results: dict[VerbSpec, VerbResult] = {}
         self._floors: dict[FloorSpec, FloorResult] = {}
         self._life: dict[str, list[int]] = {"start": [], "open": []}
@@ -72,10 +74,10 @@ class VerbsRun:
         for number in range(self._settings.rounds):
             for model in self._settings.models:
                 self._verbs_under(model, number)
-            for layout in self._settings.layouts[1:]:
-                with self._open(self._settings, self._settings.first_model, layout, 1) as workers:
-                    self._registrations(WorkerGroup(workers), layout, number)
-            self._mixes(number)
+            base = self._settings.base_model
+            if base is not None:
+                self._scattered_registrations(base, number)
+                self._mixes(base, number)
         return self._document(provenance)
 
     # Every verb
@@ -86,16 +88,16 @@ class VerbsRun:
             return  # a few passes are enough: the model's times are constants
         begin = now_ns()
         with self._open(settings, model, settings.layouts[0], 1) as workers:
-            if not number and model == settings.first_model:
+            if not number:
                 self._life["start"].append(now_ns() - begin)
             group = WorkerGroup(workers)
             for client in CLIENTS:
                 self._step(f"verbs of a {client} client, model {model}")
                 self._every_verb(group, model, client, number)
-            if model == settings.first_model:
-                (answer,) = group.ask_all("opens", count=settings.opens)
-                self._life["open"] += answer["open_ns"]
-                self._registrations(group, settings.layouts[0], number)
+            (answer,) = group.ask_all("opens", count=settings.opens)
+            self._life["open"] += answer["open_ns"]
+            if model == settings.base_model:
+                self._registrations(group, model, settings.layouts[0], number)
 
     def _every_verb(self, group: WorkerGroup, model: str, client: str, number: int) -> None:
         settings = self._settings
@@ -156,7 +158,12 @@ class VerbsRun:
 
     # Registrations
 
-    def _registrations(self, group: WorkerGroup, layout: str, number: int) -> None:
+    def _scattered_registrations(self, model: str, number: int) -> None:
+        for layout in self._settings.layouts[1:] if self._sizes else ():
+            with self._open(self._settings, model, layout, 1) as workers:
+                self._registrations(WorkerGroup(workers), model, layout, number)
+
+    def _registrations(self, group: WorkerGroup, model: str, layout: str, number: int) -> None:
         settings = self._settings
         cells = [
             (size, memory)
@@ -167,24 +174,20 @@ class VerbsRun:
         time = TimeShare(share, len(cells) * settings.blocks_per_round * 2, 3)
         for size, memory in cells[:: 1 if number % 2 == 0 else -1]:
             self._step(f"registration of {size} B, {memory} memory, {layout}")
+            client = "kernel" if memory == "kernel" else "user"
+            spec = VerbSpec("reg_mr", client, model, 1, size, layout, memory)
             try:
-                self._registration(group, (size, layout, memory), number, time)
+                self._registration(group, spec, number, time)
             except WorkerRefused as refused:
                 self._skipped.append(f"{size} B, {memory}, {layout}: {refused}")
 
     def _registration(
-        self, group: WorkerGroup, cell: tuple[int, str, str], number: int, time: TimeShare
+        self, group: WorkerGroup, spec: VerbSpec, number: int, time: TimeShare
     ) -> None:
-        size, layout, memory = cell
-        client = "kernel" if memory == "kernel" else "user"
-        program = registration(size)
-        results = [
-            VerbResult(VerbSpec(row, client, self._settings.first_model, 1, size, layout, memory))
-            for row in program.rows
-        ]
-        floor = results[0].spec.floor
-        place = {} if memory == "kernel" else {"memory": memory, "length": size}
-        _prepare(group, program, client, floor, **place)
+        program = registration(spec.bytes or 0)
+        results = [VerbResult(replace(spec, verb=row)) for row in program.rows]
+        place = {"memory": spec.memory, "length": spec.bytes} if spec.client == "user" else {}
+        _prepare(group, program, spec.client, spec.floor, **place)
         self._warm_up(group, 1, results)
         for block in range(self._settings.blocks_per_round):
             for which in _order(number + block):
@@ -200,13 +203,13 @@ class VerbsRun:
 
     # The mix
 
-    def _mixes(self, number: int) -> None:
+    def _mixes(self, model: str, number: int) -> None:
         settings = self._settings
         if not settings.processes:
             return
         share = settings.mix_ns // settings.rounds
         time = TimeShare(share, len(settings.processes) * settings.blocks_per_round * 2, 3)
-        model, most = settings.first_model, max(settings.processes)
+        most = max(settings.processes)
         with self._open(settings, model, settings.layouts[0], most) as workers:
             commands: list[StepCommands] = []
             for processes in sorted(settings.processes):

@@ -53,9 +53,9 @@ class VerbsSettings:
         return self.rounds * self.blocks_per_round
 
     @property
-    def first_model(self) -> str:
-        """Return the model under which registrations and the mix are measured."""
-        return self.models[0]
+    def base_model(self) -> str | None:
+        """Return the model under which registrations and the mix are measured, if any is fit."""
+        return next((model for model in self.models if model != SLOW_MODEL), None)
 
     @property
     def layouts(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 Rules: the heading says whose numbers these are before the first number is seen.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from textwrap import wrap
 from typing import Any, Final
@@ -54,10 +54,12 @@ CSV_COLUMNS: Final = (
     "ratio",
     "ratio_of",
 )
-_VERB_HEAD: Final = (
-    f"  {'':<15}{'p50 us':>9}{'p99':>9}{'ops/s':>8}{'driver':>9}{'asked':>9}{'device':>9}"
-    f"{'ratio':>8}  commands"
-)
+_COLUMNS: Final = (
+    ("p50 us", 9), ("p99", 9), ("ops/s", 8), ("driver", 9), ("asked", 9), ("device", 9),
+    ("ratio ", 9),
+)  # fmt: skip
+_NARROW: Final = 100  # below this width a verb's line is spared some of them
+_SPARED: Final = ("p99", "ops/s", "asked")
 _PLACE_HEAD: Final = (
     f"  {'':<10}{'reg p50 us':>12}{'p99':>11}{'driver':>11}{'us/page':>9}{'commands':>10}"
     f"{'dereg p50':>11}{'count':>7}"
@@ -125,23 +127,32 @@ def _verb_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
         how = "by IOCTL" if client == "user" else "by direct call"
         yield Text()
         yield Text(f"{client} client, {how}; latency model {model}; floor: {floor}", style="bold")
-        yield Text(_VERB_HEAD, style="dim")
+        narrow = width < _NARROW
+        yield Text(_line("", [name for name, _ in _COLUMNS], narrow) + "  commands", style="dim")
         for row in group:
-            times = (row["command_us"], row["asked_us"], row["device_us"])
-            line = (
-                f"  {row['verb']:<15}{_cell(row['p50_us']):>9}{_cell(row['p99_us']):>9}"
-                f"{figure(row['ops_per_s'], 0):>8}"
-                + "".join(f"{_cell(time):>9}" for time in times)
-                + f"{row['ratio']:>7.2f}{_mark(row)}  "
-            )
+            line = _line(row["verb"], _cells(row), narrow) + "  "
             yield _hanging(line, commands_text(row["commands"]), width)
+
+
+def _cells(row: Row) -> Iterator[str]:
+    yield from (_cell(row["p50_us"]), _cell(row["p99_us"]), figure(row["ops_per_s"], 0))
+    yield from (_cell(row[name]) for name in ("command_us", "asked_us", "device_us"))
+    yield f"{row['ratio']:.2f}{_mark(row)}"
+
+
+def _line(first: str, cells: Iterable[str], narrow: bool) -> str:
+    return f"  {first:<15}" + "".join(
+        f"{cell:>{width}}"
+        for cell, (heading, width) in zip(cells, _COLUMNS, strict=True)
+        if not (narrow and heading in _SPARED)
+    )
 
 
 def _hanging(line: str, text: str, width: int) -> Text:
     """Put text behind a line, broken into a column of its own if there is room for one."""
     room = width - len(line)
     if room < _LEAST_COLUMN:
-        return Text(line + text, no_wrap=True, overflow="ignore")
+        return Text(line + text)
     return Text(line + ("\n" + " " * len(line)).join(wrap(text, room)))
 
 
