@@ -77,13 +77,14 @@ class HcaHost:
         """
         from kernel_proc.driver import entry
 
-        if self._settings.command_mode != "event":
-            raise HcaNotStarted("the driver takes the ends of commands by event only")
         self.link = link = self._make_local_link() if in_process else self._make_link(trouble)
         self.bus.attach(link)
         self.doorbells = DoorbellTable(link)
         processor = self._io.processor
-        self.driver = processor.run_thread(entry.load, self._io, link, self.memory, log)
+        polls = self._settings.command_mode == "polling"
+        self.driver = processor.run_thread(
+            lambda: entry.load(self._io, link, self.memory, log, polls_commands=polls)
+        )
         settled = entry.extension_of(self.driver).settled
         if processor.run_thread(settled.wait, limit_ns) != STATUS_SUCCESS:
             raise HcaNotStarted(f"the HCA is not up after {limit_ns // 1_000_000} ms")

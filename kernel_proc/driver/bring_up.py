@@ -3,7 +3,8 @@
     QUERY_FW, ENABLE_LAM, MAP_FA, RUN_FW, QUERY_DEV_LIM, SET_ICM_SIZE, MAP_ICM_AUX,
     MAP_ICM of what is reserved, INIT_HCA, QUERY_ADAPTER;
     the driver's PD and its key for all memory; three event queues; MAP_EQ twice;
-    event mode, tried by a NOP; CONF_SPECIAL_QP twice; MAD_IFC twice for what the node is.
+    event mode unless commands are to be polled, tried by a NOP; CONF_SPECIAL_QP twice;
+    MAD_IFC twice for what the node is.
 
 Rules: PASSIVE_LEVEL in a system thread, which waits. VerbRefused means that the HCA is of no use.
 Spec: Linux mthca_main.c (mthca_init_arbel, mthca_setup_hca); docs/hca-driver.md.
@@ -59,7 +60,7 @@ def bring_up(driver: HcaDriver, on_fatal: Callable[[str], object]) -> None:
     _make_event_queues(driver)
     driver.interrupts = interrupts = InterruptDpc(driver, driver.event_queues, on_fatal)
     interrupts.connect()
-    _enter_event_mode(driver)
+    _choose_mode(driver)
     for number in range(2):
         special = driver.limits.device.reserved_qps - _SPECIAL_QPS + 2 * number
         driver.channel.run(op.CONF_SPECIAL_QP, modifier=special, opmod=number)
@@ -190,11 +191,12 @@ def _make_event_queue(driver: HcaDriver, number: int, log_size: int) -> None:
     driver.channel.run(op.SW2HW_EQ, modifier=number, inbox=abi.EQ_CONTEXT.pack(*context))
 
 
-def _enter_event_mode(driver: HcaDriver) -> None:
+def _choose_mode(driver: HcaDriver) -> None:
     channel = driver.channel
     channel.run(op.MAP_EQ, modifier=reg.ASYNC_EQ, in_param=_ASYNC_MASK)
-    channel.run(op.MAP_EQ, modifier=reg.COMMAND_EQ, in_param=_COMMAND_MASK)
-    channel.use_events(driver.firmware.log_outstanding)
+    if not driver.polls_commands:
+        channel.run(op.MAP_EQ, modifier=reg.COMMAND_EQ, in_param=_COMMAND_MASK)
+        channel.use_events(driver.firmware.log_outstanding)
     channel.run(op.NOP, modifier=op.NOP_MODIFIER, timeout_ns=_NOP_TIMEOUT_NS)
 
 
@@ -208,8 +210,9 @@ def take_down(driver: HcaDriver) -> None:
     for number in range(2):
         channel.run(op.CONF_SPECIAL_QP, modifier=0, opmod=number)
     channel.run(op.MAP_EQ, modifier=op.MAP_EQ_UNMAP | reg.ASYNC_EQ, in_param=_ASYNC_MASK)
-    channel.use_polling()
-    channel.run(op.MAP_EQ, modifier=op.MAP_EQ_UNMAP | reg.COMMAND_EQ, in_param=_COMMAND_MASK)
+    if not driver.polls_commands:
+        channel.use_polling()
+        channel.run(op.MAP_EQ, modifier=op.MAP_EQ_UNMAP | reg.COMMAND_EQ, in_param=_COMMAND_MASK)
     driver.stop_interrupts()
     for queue in driver.event_queues:
         channel.run(op.HW2SW_EQ, modifier=queue.number)

@@ -34,13 +34,25 @@ def load(
     memory: "KernelMemory",
     log: Callable[[str], object],
     profile: Profile | None = None,
+    *,
+    polls_commands: bool = False,
 ) -> DriverObject:
     """Make the driver and its device, and begin to bring the HCA up.
 
-    `link` is on the bus that `memory` belongs to, and becomes the driver's to stop.
+    `link` is on the bus that `memory` belongs to, and becomes the driver's to stop. With
+    `polls_commands` the end of a command is looked for in the register, one command at a time;
+    else an event tells it.
     """
     driver = DriverObject(io.processor, HCA_DEVICE)
-    extension = HcaExtension(io, link, memory, log, Notification, profile or Profile())
+    extension = HcaExtension(
+        io,
+        link,
+        memory,
+        log,
+        Notification,
+        profile or Profile(),
+        polls_commands=polls_commands,
+    )
     driver.major_function[IRP_MJ_CREATE] = dispatch.create
     driver.major_function[IRP_MJ_CLEANUP] = dispatch.cleanup
     driver.major_function[IRP_MJ_CLOSE] = dispatch.close

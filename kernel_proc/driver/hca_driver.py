@@ -82,6 +82,7 @@ class HcaDriver:
         "memory",
         "numbers",
         "pdn",
+        "polls_commands",
         "processor",
         "profile",
         "regions",
@@ -105,6 +106,8 @@ class HcaDriver:
         life: int,
         profile: "Profile",
         make_sinks: "Callable[[HcaDriver], EventSinks]",
+        *,
+        polls_commands: bool = False,
     ) -> None:
         self.io = io
         self.processor = io.processor
@@ -113,6 +116,7 @@ class HcaDriver:
         self.log = log
         self.life = life
         self.profile = profile
+        self.polls_commands = polls_commands
         self.dead = False
         self.verbs = 0  # verbs begun, which is also the number of the latest
         self.contexts: dict[int, Context] = {}

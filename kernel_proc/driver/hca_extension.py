@@ -47,6 +47,8 @@ class HcaExtension:
         log: Callable[[str], object],
         make_sinks: Callable[[HcaDriver], "EventSinks"],
         profile: Profile,
+        *,
+        polls_commands: bool,
     ) -> None:
         self._io = io
         self._link = link
@@ -54,6 +56,7 @@ class HcaExtension:
         self._log = log
         self._make_sinks = make_sinks
         self._profile = profile
+        self._polls_commands = polls_commands
         self._changing = Mutex(io.processor)  # one bring-up, reset or unload at a time
         self._contexts: dict[int, Context] = {}
         self._next_context = 1
@@ -84,6 +87,7 @@ class HcaExtension:
             self._link.generation,
             self._profile,
             self._make_sinks,
+            polls_commands=self._polls_commands,
         )
 
     def _bring_up(self) -> None:

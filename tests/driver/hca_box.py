@@ -110,6 +110,7 @@ class HcaBox:
         largest_run: int | None = None,
         wait: bool = True,
         seed: int | None = None,
+        polls_commands: bool = False,
     ) -> None:
         self.lines: list[str] = []
         self.settings = settings or HcaSettings()
@@ -119,7 +120,14 @@ class HcaBox:
         self.memory = KernelMemory(self.bus)
         self.link = LocalLink(processor, self._make_device)
         self.bus.attach(self.link)
-        self.driver = entry.load(self.io, self.link, self.memory, self.lines.append, profile)
+        self.driver = entry.load(
+            self.io,
+            self.link,
+            self.memory,
+            self.lines.append,
+            profile,
+            polls_commands=polls_commands,
+        )
         self.extension = entry.extension_of(self.driver)
         self.doorbells = DoorbellTable(self.link)
         self.sessions: list[HcaSession] = []

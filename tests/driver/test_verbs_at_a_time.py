@@ -75,11 +75,29 @@ class Worker:
         return self.left > 0
 
 
+def most_at_a_time(box: HcaBox) -> list[int]:
+    """Note at each command how many the HCA has accepted and not carried out."""
+    seen = [0]
+    box.at_command(-1, lambda: None)
+    interface = box.hca.commands
+    perform = interface.__dict__["_perform"]
+
+    def counted(command: Any) -> int:
+        seen.append(len(interface._lane))
+        return int(perform(command))
+
+    interface.__dict__["_perform"] = counted
+    return seen
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_whoever_is_switched_to_nothing_is_lost(seed: int):
+@pytest.mark.parametrize("polls", [False, True], ids=["event mode", "polling mode"])
+def test_whoever_is_switched_to_nothing_is_lost(seed: int, polls: bool):
     dice = random.Random(seed)
     settings = HcaSettings(latency_model="plausible" if seed % 2 else "none", seed=seed + 1)
-    with HcaBox(seed=seed, settings=settings, profile=Profile(log_cqs=10, log_mgms=9)) as box:
+    profile = Profile(log_cqs=10, log_mgms=9)
+    with HcaBox(seed=seed, settings=settings, profile=profile, polls_commands=polls) as box:
+        at_a_time = most_at_a_time(box)
         before = box.tables()
         sessions = [box.session(f"user {number}") for number in range(2)]
         workers = []
@@ -104,3 +122,5 @@ def test_whoever_is_switched_to_nothing_is_lost(seed: int):
             session.close()
         after = box.tables()
         assert {**after, "locked": []} == {**before, "locked": []}
+        if polls or settings.latency_model == "plausible":
+            assert (max(at_a_time) == 1) == polls

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kernel_proc.driver.local_link import LocalLink
-from kernel_proc.hca_host import HcaHost, HcaNotStarted
+from kernel_proc.hca_host import HcaHost
 from kernel_proc.machine import Machine
 from kernel_proc.settings import KernelSettings
 from shared.doorbell_layout import STATUS_FATAL_WORD
@@ -36,10 +36,13 @@ def new_machine() -> Iterator[NewMachine]:
 
 @pytest.mark.parametrize("verifier", [False, True])
 @pytest.mark.parametrize("fragmentation", [0, 1])
+@pytest.mark.parametrize("command_mode", ["event", "polling"])
 def test_it_comes_up_and_goes_in_order_and_leaves_nothing(
-    new_machine: NewMachine, verifier: bool, fragmentation: int
+    new_machine: NewMachine, verifier: bool, fragmentation: int, command_mode: str
 ):
-    machine, host = new_machine(verifier=verifier, fragmentation=fragmentation)
+    machine, host = new_machine(
+        verifier=verifier, fragmentation=fragmentation, command_mode=command_mode
+    )
     machine.start_hca()
     state = machine.inspect()["hca"]
     assert state["driver"]["up"] is True
@@ -80,7 +83,10 @@ def test_without_an_hca_there_are_no_doorbells():
     machine.close()
 
 
-def test_a_mode_the_driver_has_not_is_refused(new_machine: NewMachine):
+def test_commands_can_be_polled(new_machine: NewMachine):
     machine, _ = new_machine(command_mode="polling")
-    with pytest.raises(HcaNotStarted, match="by event only"):
-        machine.start_hca()
+    machine.start_hca()
+    state = machine.inspect()["hca"]["driver"]["hca"]
+    assert state["commands"]["mode"] == "polling"
+    assert state["commands"]["executed"]["NOP"] == 1
+    assert state["commands"]["executed"]["MAP_EQ"] == 1, "no event tells of commands"
