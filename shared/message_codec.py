@@ -4,13 +4,14 @@ Rules: any thread; keeps nothing. `decode` raises MessageError and nothing else,
 Spec: msgpack specification, array format family.
 """
 
-from dataclasses import fields
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, get_args, get_type_hints
 
 import msgpack
 
+from shared.messages import SYSTEM_MESSAGES
 from shared.messages import Message as SystemMessage
-from shared.verb_messages import VerbMessage
+from shared.verb_messages import VERB_MESSAGES, VerbMessage
 
 MAX_MESSAGE: Final = 64 * 1024
 
@@ -27,14 +28,15 @@ class _Field(NamedTuple):
     """What one position of a message must hold."""
 
     name: str
-    kind: type
-    limit: int  # of an int: the first value too large; else characters or bytes
+    kind: Any  # int, str or bytes
+    limit: int  # the first value, or number of characters or bytes, that is too large
 
 
 class _Shape(NamedTuple):
     """A message class and its fields in wire order."""
 
     cls: type[Any]
+    tag: int
     version: int
     fields: tuple[_Field, ...]
 
@@ -42,33 +44,28 @@ class _Shape(NamedTuple):
 def _field(name: str, hint: Any) -> _Field:
     """Read `Annotated[int, bits]`, `Annotated[str, characters]` or `Annotated[bytes, bytes]`."""
     kind, measure = get_args(hint)
-    return _Field(name, kind, 1 << measure if kind is int else measure)
+    return _Field(name, kind, 1 << measure if kind is int else measure + 1)
 
 
-def _shape(cls: type[Any]) -> _Shape:
+def _shape(cls: type[Any], tag: int, version: int) -> _Shape:
     hints = get_type_hints(cls, include_extras=True)
-    return _Shape(cls, cls.version, tuple(_field(f.name, hints[f.name]) for f in fields(cls)))
+    return _Shape(cls, tag, version, tuple(_field(name, hints[name]) for name in cls._fields))
 
 
-def _shapes() -> dict[int, _Shape]:
-    """Index every member of the union `Message` by its tag."""
-    shapes: dict[int, _Shape] = {}
-    for cls in get_args(Message):
-        if get_origin(cls) is not None or cls.tag in shapes:
-            raise TypeError(f"{cls} has no tag of its own")
-        shapes[cls.tag] = _shape(cls)
-    return shapes
+def _shapes() -> dict[type[Any], _Shape]:
+    messages = {**SYSTEM_MESSAGES, **VERB_MESSAGES}
+    return {cls: _shape(cls, tag, version) for cls, (tag, version) in messages.items()}
 
 
 _SHAPES: Final = _shapes()
+_BY_TAG: Final = {shape.tag: shape for shape in _SHAPES.values()}
 
 
-def _fits(field: _Field, value: Any) -> bool:
-    if field.kind is int:
-        return type(value) is int and 0 <= value < field.limit
-    return (
-        isinstance(value, (str, bytes)) and type(value) is field.kind and len(value) <= field.limit
-    )
+def _check(shape: _Shape, values: Sequence[Any]) -> None:
+    for field, value in zip(shape.fields, values, strict=True):
+        _, kind, limit = field
+        if type(value) is not kind or not 0 <= (value if kind is int else len(value)) < limit:
+            _refuse(shape, field, value)
 
 
 def _refuse(shape: _Shape, field: _Field, value: object) -> NoReturn:
@@ -78,20 +75,16 @@ def _refuse(shape: _Shape, field: _Field, value: object) -> NoReturn:
     if field.kind is int:
         raise MessageError(f"{where} = {value} is out of range")
     unit = "characters" if field.kind is str else "bytes"
-    raise MessageError(f"{where} is longer than {field.limit} {unit}")
+    raise MessageError(f"{where} is longer than {field.limit - 1} {unit}")
 
 
 def encode(message: Message) -> bytes:
     """Pack a message; MessageError if a field has the wrong type or range."""
-    shape = _SHAPES.get(getattr(message, "tag", -1))
-    if shape is None or type(message) is not shape.cls:
+    shape = _SHAPES.get(type(message))
+    if shape is None:
         raise MessageError(f"{type(message).__name__} is no message")
-    array: list[object] = [message.tag, shape.version]
-    for field in shape.fields:
-        value = getattr(message, field.name)
-        if not _fits(field, value):
-            _refuse(shape, field, value)
-        array.append(value)
+    _check(shape, message)
+    array: list[object] = [shape.tag, shape.version, *message]
     try:
         data = msgpack.packb(array, use_bin_type=True, strict_types=True)
     except ValueError as error:  # a text with lone surrogates
@@ -117,7 +110,7 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
     tag, version = array[0], array[1]
     if type(tag) is not int or type(version) is not int:
         raise MessageError("tag and version are integers")
-    shape = _SHAPES.get(tag)
+    shape = _BY_TAG.get(tag)
     if shape is None:
         raise MessageError(f"unknown message tag {tag}")
     name = shape.cls.__name__
@@ -126,10 +119,8 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
     if len(array) < 2 + len(shape.fields):
         raise MessageError(f"{name} has {len(array) - 2} fields, {len(shape.fields)} are needed")
     values = array[2 : 2 + len(shape.fields)]
-    for field, value in zip(shape.fields, values, strict=True):
-        if not _fits(field, value):
-            _refuse(shape, field, value)
-    message: Message = shape.cls(*values)
+    _check(shape, values)
+    message: Message = shape.cls._make(values)
     return message
 
 

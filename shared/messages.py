@@ -18,8 +18,7 @@ Tags are never reused; a field may be added at the end within a version; any oth
 new version.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 U16 = Annotated[int, 16]
 U32 = Annotated[int, 32]
@@ -28,20 +27,15 @@ Text = Annotated[str, 1024]  # at most so many characters
 Program = Annotated[bytes, 16_384]  # at most so many bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(NamedTuple):
     """The user's first words on the lifeline."""
-
-    tag: ClassVar[int] = 1
-    version: ClassVar[int] = 1
 
     min_version: U16
     max_version: U16
     process_name: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(NamedTuple):
     """The session the kernel issues, and its limits.
 
     protocol      envelope version agreed on; every header carries it.
@@ -50,9 +44,6 @@ class Welcome:
     max_threads   user threads with a socket at one time.
     arena_quota   bytes of arenas this session may hold.
     """
-
-    tag: ClassVar[int] = 2
-    version: ClassVar[int] = 1
 
     session: U32
     epoch: U64
@@ -64,91 +55,59 @@ class Welcome:
     arena_quota: U64
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """Why there is no session; `reason` is one sentence for the user's eyes."""
-
-    tag: ClassVar[int] = 3
-    version: ClassVar[int] = 1
 
     status: U32
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateArena:
+class AllocateArena(NamedTuple):
     """Ask for a new arena of at least `length` bytes."""
-
-    tag: ClassVar[int] = 4
-    version: ClassVar[int] = 1
 
     request: U32
     length: U64
 
 
-@dataclass(frozen=True, slots=True)
-class ArenaGranted:
+class ArenaGranted(NamedTuple):
     """An arena of exactly `length` bytes; its segment's descriptor comes along."""
-
-    tag: ClassVar[int] = 5
-    version: ClassVar[int] = 1
 
     request: U32
     arena: U32
     length: U64
 
 
-@dataclass(frozen=True, slots=True)
-class ArenaMapped:
+class ArenaMapped(NamedTuple):
     """The arena now lies at `base` in the user's address space."""
-
-    tag: ClassVar[int] = 6
-    version: ClassVar[int] = 1
 
     request: U32
     arena: U32
     base: U64
 
 
-@dataclass(frozen=True, slots=True)
-class FreeArena:
+class FreeArena(NamedTuple):
     """The user has unmapped the arena and wants no more of it."""
-
-    tag: ClassVar[int] = 7
-    version: ClassVar[int] = 1
 
     request: U32
     arena: U32
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """The end of a lifeline request; `reason` is empty on success."""
-
-    tag: ClassVar[int] = 8
-    version: ClassVar[int] = 1
 
     request: U32
     status: U32
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
-class OpenDoorbells:
+class OpenDoorbells(NamedTuple):
     """Ask for the session's way to the HCA; asked again, the same is granted again."""
-
-    tag: ClassVar[int] = 9
-    version: ClassVar[int] = 1
 
     request: U32
 
 
-@dataclass(frozen=True, slots=True)
-class DoorbellsGranted:
+class DoorbellsGranted(NamedTuple):
     """The session's doorbell segment (UAR) `number` of `length` bytes; see doorbell_layout."""
-
-    tag: ClassVar[int] = 10
-    version: ClassVar[int] = 1
 
     request: U32
     number: U32
@@ -168,31 +127,23 @@ BENCHMARK_PATHS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BenchmarkRun:
+class BenchmarkRun(NamedTuple):
     """Input of IOCTL_BENCHMARK_RUN: `count` operations after `warmup` unmeasured ones.
 
     `path` is one of BENCHMARK_PATHS, `completion` one of ioctl_codes.COMPLETION_*, `depth` how
     many requests are given before they are waited for; the driver judges them.
     """
 
-    tag: ClassVar[int] = 20
-    version: ClassVar[int] = 1
-
     path: Text
     completion: U32
     payload: U32
-    count: U32
+    count: U32  # type: ignore[assignment]  # hides a method of tuples that nobody calls
     warmup: U32
     depth: U32 = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """Output of IOCTL_QUERY_COUNTERS: running totals of the kernel process."""
-
-    tag: ClassVar[int] = 21
-    version: ClassVar[int] = 1
 
     copies: U64
     bytes_copied: U64
@@ -204,16 +155,12 @@ class Counters:
     cpu_system_ns: U64
 
 
-@dataclass(frozen=True, slots=True)
-class VerbsRun:
+class VerbsRun(NamedTuple):
     """Input of IOCTL_VERBS_RUN: a kernel client performs programs of verbs (verb_program).
 
     `setup` once, then `program` `warmup` times untimed and `passes` times timed. After `limit_ns`
     no further pass is begun, but one there is.
     """
-
-    tag: ClassVar[int] = 22
-    version: ClassVar[int] = 1
 
     setup: Program
     program: Program
@@ -240,3 +187,20 @@ Message = (
 
 #: Room for any packed `Counters`, header and integers at their longest.
 COUNTERS_MAX_LENGTH: Final = 128
+
+#: Tag and version of each message.
+SYSTEM_MESSAGES: Final[dict[type[Any], tuple[int, int]]] = {
+    Hello: (1, 1),
+    Welcome: (2, 1),
+    Refused: (3, 1),
+    AllocateArena: (4, 1),
+    ArenaGranted: (5, 1),
+    ArenaMapped: (6, 1),
+    FreeArena: (7, 1),
+    Done: (8, 1),
+    OpenDoorbells: (9, 1),
+    DoorbellsGranted: (10, 1),
+    BenchmarkRun: (20, 1),
+    Counters: (21, 1),
+    VerbsRun: (22, 1),
+}

@@ -9,24 +9,19 @@ index words are slots of the session's doorbell segment, which the driver choose
 Tags 40 to 99 are the verbs'.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, Final, NamedTuple
 
 from shared.messages import U32, U64, Text
 
 Gid = Annotated[bytes, 16]  # at most so many bytes
 
 
-@dataclass(frozen=True, slots=True)
-class OpenContext:
+class OpenContext(NamedTuple):
     """Answer of open_context (no input): what a library needs to know of the device.
 
     `doorbells` is the session's doorbell segment (UAR) number; its descriptors come over the
     lifeline.
     """
-
-    tag: ClassVar[int] = 40
-    version: ClassVar[int] = 1
 
     doorbells: U32
     completion_vectors: U32
@@ -36,12 +31,8 @@ class OpenContext:
     max_inline: U32
 
 
-@dataclass(frozen=True, slots=True)
-class QueryDevice:
+class QueryDevice(NamedTuple):
     """Answer of query_device (no input): ibv_device_attr, in its order."""
-
-    tag: ClassVar[int] = 41
-    version: ClassVar[int] = 1
 
     fw_version: Text
     node_guid: U64  # host order
@@ -77,23 +68,15 @@ class QueryDevice:
     phys_port_cnt: U32
 
 
-@dataclass(frozen=True, slots=True)
-class PortQuery:
+class PortQuery(NamedTuple):
     """Input of query_port; with `index`, of query_gid and query_pkey."""
 
-    tag: ClassVar[int] = 42
-    version: ClassVar[int] = 1
-
     port: U32
-    index: U32 = 0
+    index: U32 = 0  # type: ignore[assignment]  # hides a method of tuples that nobody calls
 
 
-@dataclass(frozen=True, slots=True)
-class QueryPort:
+class QueryPort(NamedTuple):
     """Answer of query_port: ibv_port_attr."""
-
-    tag: ClassVar[int] = 43
-    version: ClassVar[int] = 1
 
     state: U32
     max_mtu: U32
@@ -118,32 +101,20 @@ class QueryPort:
     flags: U32
 
 
-@dataclass(frozen=True, slots=True)
-class QueryGid:
+class QueryGid(NamedTuple):
     """Answer of query_gid: the 16 bytes in network order."""
-
-    tag: ClassVar[int] = 44
-    version: ClassVar[int] = 1
 
     gid: Gid
 
 
-@dataclass(frozen=True, slots=True)
-class QueryPkey:
+class QueryPkey(NamedTuple):
     """Answer of query_pkey, host order."""
-
-    tag: ClassVar[int] = 45
-    version: ClassVar[int] = 1
 
     pkey: U32
 
 
-@dataclass(frozen=True, slots=True)
-class ModifyPort:
+class ModifyPort(NamedTuple):
     """Input of modify_port: capability bits to set and clear; reset the Q_Key counter or not."""
-
-    tag: ClassVar[int] = 46
-    version: ClassVar[int] = 1
 
     port: U32
     set_capabilities: U32
@@ -151,36 +122,24 @@ class ModifyPort:
     reset_qkey_violations: U32
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(NamedTuple):
     """A handle: the input of every destroy and of queries, the answer of creations without more."""
-
-    tag: ClassVar[int] = 47
-    version: ClassVar[int] = 1
 
     handle: U32
 
 
-@dataclass(frozen=True, slots=True)
-class Destroyed:
+class Destroyed(NamedTuple):
     """Answer of destroying a CQ, QP or SRQ: events delivered for it in its life.
 
     The library waits until so many are acknowledged.
     """
 
-    tag: ClassVar[int] = 48
-    version: ClassVar[int] = 1
-
     completion_events: U32
     async_events: U32
 
 
-@dataclass(frozen=True, slots=True)
-class RegMr:
+class RegMr(NamedTuple):
     """Input of reg_mr; `iova` is what the key's addresses start from (0 if zero based)."""
-
-    tag: ClassVar[int] = 49
-    version: ClassVar[int] = 1
 
     pd: U32
     address: U64
@@ -189,24 +148,16 @@ class RegMr:
     access: U32
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(NamedTuple):
     """Answer of reg_mr and rereg_mr."""
-
-    tag: ClassVar[int] = 50
-    version: ClassVar[int] = 1
 
     handle: U32
     lkey: U32
     rkey: U32
 
 
-@dataclass(frozen=True, slots=True)
-class ReregMr:
+class ReregMr(NamedTuple):
     """Input of rereg_mr; `flags` is ibv_rereg_mr_flags."""
-
-    tag: ClassVar[int] = 51
-    version: ClassVar[int] = 1
 
     handle: U32
     flags: U32
@@ -216,12 +167,8 @@ class ReregMr:
     access: U32
 
 
-@dataclass(frozen=True, slots=True)
-class CreateAh:
+class CreateAh(NamedTuple):
     """Input of create_ah: ibv_ah_attr."""
-
-    tag: ClassVar[int] = 52
-    version: ClassVar[int] = 1
 
     pd: U32
     port: U32
@@ -237,15 +184,11 @@ class CreateAh:
     traffic_class: U32
 
 
-@dataclass(frozen=True, slots=True)
-class CreateCq:
+class CreateCq(NamedTuple):
     """Input of create_cq; `cqe` as asked, the buffer holds the next power of two above it.
 
     With `has_channel`, completion events are delivered to get_cq_comp_event.
     """
-
-    tag: ClassVar[int] = 53
-    version: ClassVar[int] = 1
 
     cqe: U32
     comp_vector: U32
@@ -255,12 +198,8 @@ class CreateCq:
     buffer_length: U64
 
 
-@dataclass(frozen=True, slots=True)
-class CqCreated:
+class CqCreated(NamedTuple):
     """Answer of create_cq and resize_cq; `cqe` is what the queue holds."""
-
-    tag: ClassVar[int] = 54
-    version: ClassVar[int] = 1
 
     handle: U32
     cqn: U32
@@ -269,12 +208,8 @@ class CqCreated:
     arm_slot: U32
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeCq:
+class ResizeCq(NamedTuple):
     """Input of resize_cq: a new buffer; entries not polled are moved by the HCA."""
-
-    tag: ClassVar[int] = 55
-    version: ClassVar[int] = 1
 
     handle: U32
     cqe: U32
@@ -282,12 +217,8 @@ class ResizeCq:
     buffer_length: U64
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSrq:
+class CreateSrq(NamedTuple):
     """Input of create_srq; an XRC SRQ (`srq_type` 1) has a domain and a CQ."""
-
-    tag: ClassVar[int] = 56
-    version: ClassVar[int] = 1
 
     pd: U32
     srq_type: U32
@@ -299,12 +230,8 @@ class CreateSrq:
     buffer_length: U64
 
 
-@dataclass(frozen=True, slots=True)
-class SrqCreated:
+class SrqCreated(NamedTuple):
     """Answer of create_srq."""
-
-    tag: ClassVar[int] = 57
-    version: ClassVar[int] = 1
 
     handle: U32
     srqn: U32
@@ -313,12 +240,8 @@ class SrqCreated:
     slot: U32
 
 
-@dataclass(frozen=True, slots=True)
-class ModifySrq:
+class ModifySrq(NamedTuple):
     """Input of modify_srq; `mask` is ibv_srq_attr_mask."""
-
-    tag: ClassVar[int] = 58
-    version: ClassVar[int] = 1
 
     handle: U32
     mask: U32
@@ -326,24 +249,16 @@ class ModifySrq:
     srq_limit: U32
 
 
-@dataclass(frozen=True, slots=True)
-class SrqAttributes:
+class SrqAttributes(NamedTuple):
     """Answer of query_srq."""
-
-    tag: ClassVar[int] = 59
-    version: ClassVar[int] = 1
 
     max_wr: U32
     max_sge: U32
     srq_limit: U32
 
 
-@dataclass(frozen=True, slots=True)
-class CreateQp:
+class CreateQp(NamedTuple):
     """Input of create_qp: ibv_qp_init_attr_ex. One buffer: receive queue, then send queue."""
-
-    tag: ClassVar[int] = 60
-    version: ClassVar[int] = 1
 
     qp_type: U32
     pd: U32
@@ -363,12 +278,8 @@ class CreateQp:
     buffer_length: U64
 
 
-@dataclass(frozen=True, slots=True)
-class QpCreated:
+class QpCreated(NamedTuple):
     """Answer of create_qp: the capabilities granted, the layout of the buffer, the slots."""
-
-    tag: ClassVar[int] = 61
-    version: ClassVar[int] = 1
 
     handle: U32
     qpn: U32
@@ -384,12 +295,8 @@ class QpCreated:
     receive_slot: U32
 
 
-@dataclass(frozen=True, slots=True)
-class ModifyQp:
+class ModifyQp(NamedTuple):
     """Input of modify_qp: `mask` is ibv_qp_attr_mask; the others are ibv_qp_attr's."""
-
-    tag: ClassVar[int] = 62
-    version: ClassVar[int] = 1
 
     handle: U32
     mask: U32
@@ -428,12 +335,8 @@ class ModifyQp:
     ah_traffic_class: U32
 
 
-@dataclass(frozen=True, slots=True)
-class QpAttributes:
+class QpAttributes(NamedTuple):
     """Answer of query_qp: every attribute as it is now, and what the QP was created with."""
-
-    tag: ClassVar[int] = 63
-    version: ClassVar[int] = 1
 
     qp_state: U32
     path_mtu: U32
@@ -472,44 +375,32 @@ class QpAttributes:
     max_inline_data: U32
 
 
-@dataclass(frozen=True, slots=True)
-class OpenXrcd:
+class OpenXrcd(NamedTuple):
     """Input of open_xrcd; `fd` is a descriptor number of the asking process, or NO_FD."""
-
-    tag: ClassVar[int] = 64
-    version: ClassVar[int] = 1
 
     fd: U32
     oflags: U32
 
 
-@dataclass(frozen=True, slots=True)
-class Multicast:
+class Multicast(NamedTuple):
     """Input of attach_mcast and detach_mcast."""
-
-    tag: ClassVar[int] = 65
-    version: ClassVar[int] = 1
 
     qp: U32
     gid: Gid
     lid: U32
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Answer of every notification request.
 
     `event_type` is ibv_event_type, or COMPLETION_EVENT; `object` the handle named (0 for ports and
     the device), `port` the port of a port event; `count` how many of the kind it stands for.
     """
 
-    tag: ClassVar[int] = 66
-    version: ClassVar[int] = 1
-
     event_type: U32
     object: U32
     port: U32
-    count: U32
+    count: U32  # type: ignore[assignment]  # hides a method of tuples that nobody calls
 
 
 NO_FD = 0xFFFF_FFFF
@@ -544,3 +435,34 @@ VerbMessage = (
     | Multicast
     | Event
 )
+
+#: Tag and version of each message.
+VERB_MESSAGES: Final[dict[type[Any], tuple[int, int]]] = {
+    OpenContext: (40, 1),
+    QueryDevice: (41, 1),
+    PortQuery: (42, 1),
+    QueryPort: (43, 1),
+    QueryGid: (44, 1),
+    QueryPkey: (45, 1),
+    ModifyPort: (46, 1),
+    Object: (47, 1),
+    Destroyed: (48, 1),
+    RegMr: (49, 1),
+    Registered: (50, 1),
+    ReregMr: (51, 1),
+    CreateAh: (52, 1),
+    CreateCq: (53, 1),
+    CqCreated: (54, 1),
+    ResizeCq: (55, 1),
+    CreateSrq: (56, 1),
+    SrqCreated: (57, 1),
+    ModifySrq: (58, 1),
+    SrqAttributes: (59, 1),
+    CreateQp: (60, 1),
+    QpCreated: (61, 1),
+    ModifyQp: (62, 1),
+    QpAttributes: (63, 1),
+    OpenXrcd: (64, 1),
+    Multicast: (65, 1),
+    Event: (66, 1),
+}

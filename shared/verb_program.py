@@ -9,7 +9,6 @@ Spec: msgpack array of steps, each [code, request message, [[field, register]...
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, fields
 from typing import Any, Final
 
 import msgpack
@@ -37,7 +36,7 @@ class VerbStep:
         self.uses = uses
         self.gives = gives
         self._cls = type(message) if message is not None else None
-        self._values = list(astuple(message)) if message is not None else []
+        self._values = list(message) if message is not None else []
 
     def request(self, registers: Sequence[int]) -> Any:
         """Return the request with its fields filled in; None if the verb takes none."""
@@ -49,11 +48,12 @@ class VerbStep:
         return self._cls(*values)
 
     def keep(self, reply: Any, registers: list[int]) -> None:
-        """Put what the answer gives into the registers."""
-        if self.gives:
-            answered = astuple(reply)
-            for field, register in self.gives:
-                registers[register] = answered[field]
+        """Put what the answer gives into the registers; ProgramError if it does not give that."""
+        for field, register in self.gives:
+            value = reply[field] if reply is not None and field < len(reply) else None
+            if type(value) is not int:
+                raise ProgramError(f"{self.name} does not answer a number in field {field}")
+            registers[register] = value
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ def _step(parts: Any) -> VerbStep:
         request = decode(message) if message else None
     except MessageError as error:
         raise ProgramError(f"{VERB_NAMES[code]}: {error}") from error
-    length = len(fields(request)) if request is not None else 0
+    length = len(request) if request is not None else 0
     return VerbStep(code, request, _places(uses, length), _places(gives, MOST_REGISTERS))
 
 

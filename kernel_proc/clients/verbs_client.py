@@ -26,10 +26,11 @@ from kernel_proc.io_manager.irp import get_next_irp_stack_location
 from kernel_proc.io_manager.stack_location import IoStatusBlock
 from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.raised_status import RaisedStatus
+from shared import verb_codes as codes
 from shared.clock import now_ns
 from shared.ioctl_codes import FILE_READ_ACCESS, FILE_WRITE_ACCESS
 from shared.journal_layout import JOURNAL_HEAD, JOURNAL_RECORD
-from shared.message_codec import MessageError, decode_as
+from shared.message_codec import MessageError, decode_as, encode
 from shared.messages import VerbsRun
 from shared.nt_status import (
     STATUS_BUFFER_TOO_SMALL,
@@ -54,6 +55,34 @@ MOST_PASSES: Final = 100_000
 MOST_SAMPLES: Final = 1_000_000
 #: A kernel client's registration makes the memory: more than this it does not ask for.
 LARGEST_REGION: Final = 1 << 28
+_MAKERS: Final = frozenset(
+    {
+        codes.IOCTL_ALLOC_PD,
+        codes.IOCTL_REG_MR,
+        codes.IOCTL_CREATE_AH,
+        codes.IOCTL_CREATE_CQ,
+        codes.IOCTL_CREATE_SRQ,
+        codes.IOCTL_CREATE_QP,
+        codes.IOCTL_OPEN_XRCD,
+    }
+)
+_ENDERS: Final = frozenset(
+    {
+        codes.IOCTL_DEALLOC_PD,
+        codes.IOCTL_DEREG_MR,
+        codes.IOCTL_DESTROY_AH,
+        codes.IOCTL_DESTROY_CQ,
+        codes.IOCTL_DESTROY_SRQ,
+        codes.IOCTL_DESTROY_QP,
+        codes.IOCTL_CLOSE_XRCD,
+    }
+)
+#: Every verb but those a kernel client does not have: opening, notification, rereg_mr.
+_CLIENTS_VERBS: Final = frozenset(
+    code
+    for code, name in codes.VERB_NAMES.items()
+    if not name.startswith(("open_context", "get_", "rereg_mr"))
+)
 _SAMPLE: Final = 8
 _BREATHE_EVERY: Final = 4  # passes; a verb that waits lets others run anyway
 
@@ -88,7 +117,7 @@ class ProgramLoop(TimedLoop):
             not 1 <= plan.passes <= MOST_PASSES
             or plan.warmup > MOST_PASSES
             or not 1 <= samples <= MOST_SAMPLES
-            or not all(map(_is_possible, (*programs[0], *programs[1])))
+            or not _is_modest(*programs)
         ):
             raise RaisedStatus(STATUS_INVALID_PARAMETER, "no program this client performs")
         if location.output_buffer_length < (samples + 1) * _SAMPLE:
@@ -107,41 +136,52 @@ class ProgramLoop(TimedLoop):
             self._time_passes(table)
 
     def _time_passes(self, table: VerbsTable) -> None:
-        samples, program, do, now = self.samples, self._program, self._do, now_ns
-        until_ns = now() + self._plan.limit_ns
+        samples, program = self.samples, self._program
+        until_ns = now_ns() + self._plan.limit_ns
         index = 0
         for number in range(self._passes):
-            if number and now() >= until_ns:
+            if number and now_ns() >= until_ns:
                 del samples[index:]
                 break
             for step in program:
-                begin = now()
-                do(table, step)
-                samples[index] = now() - begin
+                samples[index] = self._do(table, step)
                 index += 1
             if not number % _BREATHE_EVERY:
                 self.breathe()
         self.elapsed_ns = sum(samples)
 
-    def _do(self, table: VerbsTable, step: VerbStep) -> None:
-        """Perform one step; a verb that is refused ends the run."""
-        request = step.request(self._registers)
-        if step.code == IOCTL_REG_MR:
-            answer = table.register_memory(request.pd, request.length, request.access)
-        else:
-            answer = table.call(step.code, request)
-        if answer.errno:
-            raise RaisedStatus(
-                STATUS_INVALID_DEVICE_REQUEST,
-                f"{step.name} was refused: errno {answer.errno}, reason {answer.reason}",
-            )
-        step.keep(answer.reply, self._registers)
+    def _do(self, table: VerbsTable, step: VerbStep) -> int:
+        """Perform one step; return its time. A verb that is refused ends the run."""
+        try:
+            request = step.request(self._registers)
+            if request is not None:
+                encode(request)  # what a user's message is checked for, registers are filled in
+            begin = now_ns()
+            if step.code == IOCTL_REG_MR:
+                answer = table.register_memory(request.pd, request.length, request.access)
+            else:
+                answer = table.call(step.code, request)
+            took_ns = now_ns() - begin
+            if answer.errno:
+                raise RaisedStatus(
+                    STATUS_INVALID_DEVICE_REQUEST,
+                    f"{step.name} was refused: errno {answer.errno}, reason {answer.reason}",
+                )
+            step.keep(answer.reply, self._registers)
+        except (MessageError, ProgramError) as error:
+            raise RaisedStatus(STATUS_INVALID_PARAMETER, str(error)) from error
+        return took_ns
 
 
-def _is_possible(step: VerbStep) -> bool:
-    """Tell whether a step may be asked of this client: no region larger than it would make."""
-    request: Any = step.request([LARGEST_REGION + 1] * MOST_REGISTERS)
-    return not isinstance(request, RegMr) or request.length <= LARGEST_REGION
+def _is_modest(setup: list[VerbStep], program: list[VerbStep]) -> bool:
+    """Tell whether little is made at a time: no pass leaves objects, no region is too large."""
+    made = sum((step.code in _MAKERS) - (step.code in _ENDERS) for step in program)
+    steps = (*setup, *program)
+    if made > 0 or any(step.code not in _CLIENTS_VERBS for step in steps):
+        return False
+    requests = [step.request([LARGEST_REGION + 1] * MOST_REGISTERS) for step in steps]
+    registered = (request.length for request in requests if isinstance(request, RegMr))
+    return sum(registered) <= LARGEST_REGION
 
 
 @contextlib.contextmanager

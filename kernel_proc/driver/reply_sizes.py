@@ -3,7 +3,6 @@
 So no object is made, and none destroyed, whose answer the caller could not be given.
 """
 
-from dataclasses import fields
 from typing import Any, Final, get_args, get_type_hints
 
 from shared import verb_codes as code
@@ -45,8 +44,8 @@ def _longest(cls: type[Any]) -> int:
     """Return the length of a message whose every field is as long as it can be."""
     hints = get_type_hints(cls, include_extras=True)
     values: list[Any] = []
-    for field in fields(cls):
-        kind, measure = get_args(hints[field.name])
+    for name in cls._fields:
+        kind, measure = get_args(hints[name])
         if kind is int:
             values.append((1 << measure) - 1)
         elif kind is bytes:

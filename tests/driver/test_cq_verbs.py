@@ -1,7 +1,6 @@
 """Completion queues: limits, memory, commands, resize, destroy."""
 
 import errno
-from dataclasses import replace
 
 import pytest
 
@@ -41,7 +40,7 @@ def test_the_size_is_the_next_power_of_two_less_one(user: QueueUser, asked: int,
 def test_what_is_refused(
     user: QueueUser, changes: dict[str, int], code: int, reason: int, object_: int, detail: int
 ):
-    request = replace(user.cq_request(15), **changes)
+    request = user.cq_request(15)._replace(**changes)
     before = user.box.tables()
     assert user.ask(codes.IOCTL_CREATE_CQ, request)[:4] == (code, reason, object_, detail)
     assert user.box.tables() == before

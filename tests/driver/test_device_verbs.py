@@ -1,7 +1,6 @@
 """Queries, modify_port, protection domains and address handles."""
 
 import errno
-from dataclasses import replace
 
 import pytest
 
@@ -158,12 +157,12 @@ def test_an_address_that_cannot_be(
 ):
     pd = good(session, IOCTL_ALLOC_PD).handle
     before = box.tables()
-    answer = verb(session, IOCTL_CREATE_AH, replace(address(pd), **changes))  # type: ignore[arg-type] # of many types
+    answer = verb(session, IOCTL_CREATE_AH, address(pd)._replace(**changes))  # type: ignore[arg-type] # of many types
     assert answer[:2] == (errno.EINVAL, reason)
     assert box.tables() == before
 
 
 def test_without_a_grh_its_fields_are_not_looked_at(session: HcaSession):
     pd = good(session, IOCTL_ALLOC_PD).handle
-    local = replace(address(pd), is_global=0, sgid_index=99, hop_limit=999, dgid=b"")
+    local = address(pd)._replace(is_global=0, sgid_index=99, hop_limit=999, dgid=b"")
     assert good(session, IOCTL_CREATE_AH, local) == Object(pd + 1)

@@ -3,7 +3,6 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,7 +175,7 @@ def test_caps_are_rounded_up_and_the_layout_follows_the_formulae(
         buffer_length=needed,
     )
     if needed:
-        short = user.ask(codes.IOCTL_CREATE_QP, replace(request, buffer_length=needed - 1))
+        short = user.ask(codes.IOCTL_CREATE_QP, request._replace(buffer_length=needed - 1))
         assert short[:4] == (errno.EINVAL, Reason.BUFFER_TOO_SMALL, needed - 1, needed)
     created = user.good(codes.IOCTL_CREATE_QP, request)
     assert (created.max_send_wr, created.max_recv_wr) == (power(send), power(receive))

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from dataclasses import replace
 
 import pytest
 
@@ -47,7 +46,7 @@ def test_what_is_refused(user: QueueUser):
     request = user.srq_request()
     before = user.box.tables()
     for changes, *expected in rows:
-        answer = user.ask(codes.IOCTL_CREATE_SRQ, replace(request, **changes))
+        answer = user.ask(codes.IOCTL_CREATE_SRQ, request._replace(**changes))
         assert list(answer[:4]) == expected, changes
     assert user.box.tables() == before
 

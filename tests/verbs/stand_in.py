@@ -309,7 +309,7 @@ class Wire:
 
 def _qp_attributes() -> v.QpAttributes:
     """Number every field, but for those of another kind."""
-    names = v.QpAttributes.__slots__
+    names = v.QpAttributes._fields
     numbered = dict(zip(names, range(1, len(names) + 1), strict=True))
     fixed: dict[str, Any] = {
         "qp_state": 6,

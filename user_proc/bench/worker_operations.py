@@ -5,7 +5,6 @@ Rules: one thread. What is sent is made beforehand, so that only the operation i
 
 import ctypes
 import os
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -131,8 +130,7 @@ class KernelBench:
         length = self._handle.device_io_control(IOCTL_QUERY_COUNTERS, None, self._counters)
         totals = decode_as(Counters, self._counters[:length])
         # When the kernel took the figures it had received this request and not yet answered it.
-        totals = replace(
-            totals,
+        totals = totals._replace(
             copies=totals.copies - self._own_copies,
             bytes_copied=totals.bytes_copied - self._own_bytes,
             wire_bytes=totals.wire_bytes - self._own_wire_bytes - HEADER.size,

@@ -198,7 +198,7 @@ class DeviceQueries(Parent):
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in message.__slots__}
+    return dict(message._asdict())
 
 
 def _device_attributes(answer: QueryDevice) -> DeviceAttr:

@@ -7,7 +7,6 @@ Rules: any thread; `reset` and `release` when the device has nothing of the queu
 Spec: shared/wqe_layout.py.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from shared.doorbell_layout import RING_SEND
@@ -35,7 +34,7 @@ def memory_for(process: UserProcess, request: CreateQp) -> tuple[QueueMemory, Cr
         stride = send_stride(request.max_send_sge, request.max_inline_data)
         length = -(-end // stride) * stride + ring_entries(request.max_send_wr) * stride
     memory = QueueMemory(process, length)
-    return memory, replace(request, buffer=memory.address, buffer_length=memory.length)
+    return memory, request._replace(buffer=memory.address, buffer_length=memory.length)
 
 
 class QpRings:

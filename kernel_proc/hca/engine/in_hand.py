@@ -51,6 +51,7 @@ class Outgoing:
         "retries",
         "rkey",
         "rnr_retries",
+        "sent_vector",
         "srqn",
         "swap",
         "timed_out",
@@ -78,6 +79,7 @@ class Outgoing:
         self.compare_add = 0
         self.swap = 0
         self.vector = b""
+        self.sent_vector = b""
         self.vector_path: Path | None = None
         self.remote_qpn = 0
         self.remote_qkey = 0

@@ -48,8 +48,12 @@ def make_grh(
 ) -> bytes:
     """Lay out a global route header for a packet with so much payload."""
     head = _IP_VERSION << 28 | (traffic_class & 0xFF) << 20 | flow_label & 0xFFFFF
-    padded = (length + 3 & ~3) + _DATAGRAM_OVERHEAD
-    return _GRH.pack(head, padded & 0xFFFF, _GRH_NEXT_IBA, hop_limit, sgid, dgid)
+    return _GRH.pack(head, padded_length(length), _GRH_NEXT_IBA, hop_limit, sgid, dgid)
+
+
+def padded_length(payload: int) -> int:
+    """Return what a global route header says of a datagram's length: all that follows it."""
+    return (payload + 3 & ~3) + _DATAGRAM_OVERHEAD & 0xFFFF
 
 
 def grh_destination(grh: bytes) -> bytes:

@@ -23,7 +23,7 @@ from shared.nt_status import (
     STATUS_NO_SUCH_DEVICE,
     STATUS_OBJECT_NAME_NOT_FOUND,
 )
-from shared.verb_messages import Object, RegMr
+from shared.verb_messages import CreateAh, ModifyPort, Multicast, Object, PortQuery, RegMr
 from shared.verb_program import VerbStep, pack_program
 from user_proc.bench.timed_loops import Window
 from user_proc.bench.verbs.verb_operations import Region, UserVerbs, VerbFailed, VerbsBench
@@ -204,7 +204,37 @@ def test_a_refused_verb_ends_the_run_and_is_told(machine: Machine, process: User
     bench.close()
 
 
-PD = pack_program([VerbStep(codes.IOCTL_ALLOC_PD, None)])
+ALLOC, CREATE_AH = VerbStep(codes.IOCTL_ALLOC_PD, None, (), ((0, 20),)), codes.IOCTL_CREATE_AH
+ADDRESS = CreateAh(0, 1, 1, 0, 0, 0, 0, b"", 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        # An answer without such a field, or without any; a field that holds bytes.
+        VerbStep(codes.IOCTL_QUERY_PKEY, PortQuery(1), (), ((5, 0),)),
+        VerbStep(codes.IOCTL_MODIFY_PORT, ModifyPort(1, 0, 0, 0), (), ((0, 0),)),
+        VerbStep(codes.IOCTL_QUERY_GID, PortQuery(1), (), ((0, 0),)),
+        # A number where bytes are due, and one that is too large for its field.
+        VerbStep(codes.IOCTL_ATTACH_MCAST, Multicast(0, b"", 0), ((1, 20),)),
+        VerbStep(codes.IOCTL_QUERY_PORT, PortQuery(1), ((0, 21),)),
+    ],
+)
+def test_a_program_whose_registers_do_not_fit_ends_and_harms_nobody(
+    machine: Machine, process: UserProcess, step: VerbStep
+):
+    bench = VerbsBench(process)
+    guid = VerbStep(codes.IOCTL_QUERY_DEVICE, None, (), ((1, 21),))
+    with pytest.raises(NtStatusError) as caught:
+        bench.take([ALLOC, guid], [step], Window(1))
+    assert caught.value.status == STATUS_INVALID_PARAMETER
+    assert objects(machine) == 0
+    bench.close()
+
+
+QUERY = pack_program([VerbStep(codes.IOCTL_QUERY_DEVICE, None)])
+LEAVING = pack_program([ALLOC, VerbStep(CREATE_AH, ADDRESS, ((0, 20),), ((0, 22),))])
+OPENING = pack_program([VerbStep(codes.IOCTL_OPEN_CONTEXT, None)])
 HUGE = pack_program([VerbStep(codes.IOCTL_REG_MR, RegMr(0, 0, LARGEST_REGION + 1, 0, 0))])
 FROM_REGISTER = pack_program([VerbStep(codes.IOCTL_REG_MR, RegMr(0, 0, 1, 0, 0), ((2, 0),))])
 
@@ -213,13 +243,15 @@ FROM_REGISTER = pack_program([VerbStep(codes.IOCTL_REG_MR, RegMr(0, 0, 1, 0, 0),
     "plan",
     [
         b"no message",
-        encode(VerbsRun(b"\xc1", PD, 1, 0, 1)),
+        encode(VerbsRun(b"\xc1", QUERY, 1, 0, 1)),
         encode(VerbsRun(b"\x90", b"\x90", 1, 0, 1)),
-        encode(VerbsRun(b"\x90", PD, 0, 0, 1)),
-        encode(VerbsRun(b"\x90", PD, MOST_PASSES + 1, 0, 1)),
-        encode(VerbsRun(b"\x90", PD, 1, MOST_PASSES + 1, 1)),
-        encode(VerbsRun(HUGE, PD, 1, 0, 1)),
+        encode(VerbsRun(b"\x90", QUERY, 0, 0, 1)),
+        encode(VerbsRun(b"\x90", QUERY, MOST_PASSES + 1, 0, 1)),
+        encode(VerbsRun(b"\x90", QUERY, 1, MOST_PASSES + 1, 1)),
+        encode(VerbsRun(HUGE, QUERY, 1, 0, 1)),
         encode(VerbsRun(b"\x90", FROM_REGISTER, 1, 0, 1)),
+        encode(VerbsRun(b"\x90", LEAVING, 1, 0, 1)),
+        encode(VerbsRun(OPENING, QUERY, 1, 0, 1)),
     ],
 )
 def test_a_plan_that_cannot_be_performed_is_refused(process: UserProcess, plan: bytes):
@@ -245,7 +277,7 @@ def test_a_wrong_reading_of_the_journal(process: UserProcess, data: bytes, room:
         answer = bytearray(8)
         assert device.device_io_control(IOCTL_COMMAND_JOURNAL, bytes(8), answer) == 8
         assert struct.unpack("=Q", answer)[0] >= 0
-        plan = encode(VerbsRun(b"\x90", PD, 2, 0, 1))
+        plan = encode(VerbsRun(b"\x90", QUERY, 2, 0, 1))
         with pytest.raises(NtStatusError) as caught:
             device.device_io_control(IOCTL_VERBS_RUN, plan, bytearray(23))
         assert caught.value.status == STATUS_BUFFER_TOO_SMALL
@@ -259,7 +291,11 @@ def test_a_kernel_without_an_hca_has_no_verbs():
     ):
         for code, data, status in (
             (IOCTL_COMMAND_JOURNAL, bytes(8), STATUS_NO_SUCH_DEVICE),
-            (IOCTL_VERBS_RUN, encode(VerbsRun(b"\x90", PD, 1, 0, 1)), STATUS_OBJECT_NAME_NOT_FOUND),
+            (
+                IOCTL_VERBS_RUN,
+                encode(VerbsRun(b"\x90", QUERY, 1, 0, 1)),
+                STATUS_OBJECT_NAME_NOT_FOUND,
+            ),
         ):
             with pytest.raises(NtStatusError) as caught:
                 device.device_io_control(code, data, bytearray(64))

@@ -6,7 +6,6 @@ import stat
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -200,7 +199,7 @@ def test_no_welcome(fake: Any, welcome: Any, error: type[Exception], reason: str
 
 
 def test_foreign_version(fake: Any):
-    fake.welcome = replace(fake.welcome, protocol=99)
+    fake.welcome = fake.welcome._replace(protocol=99)
     with pytest.raises(ProtocolError, match="version 99"):
         connect(fake.paths)
 

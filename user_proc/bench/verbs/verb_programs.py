@@ -8,7 +8,6 @@ Spec: design of the control mix: PD, 4 KiB MR, CQ, RC QP to RTS, query, all dest
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from shared import verb_codes as codes
@@ -82,7 +81,7 @@ def _step(
     gives: Mapping[int, int] | None = None,
 ) -> VerbStep:
     """Make a step; `uses` names fields of the request, `gives` counts those of the answer."""
-    names = [field.name for field in fields(message)] if message is not None else []
+    names = message._fields if message is not None else ()
     places = tuple((names.index(name), register) for name, register in (uses or {}).items())
     return VerbStep(code, message, places, tuple((gives or {}).items()))
 
@@ -145,7 +144,7 @@ def _create_qp(kind: int, register: int, memory: int, pd: int = _PD, cq: int = _
 
 
 def _modify_qp(register: int, state: int, mask: int, **values: int) -> VerbStep:
-    zeros: dict[str, Any] = {field.name: 0 for field in fields(m.ModifyQp)}
+    zeros: dict[str, Any] = dict.fromkeys(m.ModifyQp._fields, 0)
     zeros.update(ah_dgid=b"", qp_state=state, mask=mask | int(_MASK.IBV_QP_STATE), **values)
     uses = {"handle": register}
     if state == _RTR:

@@ -256,16 +256,18 @@ def test_a_running_kernel_is_measured_as_it_is():
 
 
 def test_a_worker_that_is_gone_ends_the_run():
+    class GoneWorker(ArithmeticWorker):
+        def do_opens(self, count: int) -> Mapping[str, Any]:
+            raise WorkerFailed("a user process (pid 1) ended unexpectedly")
+
     class Gone(Kernels):
         @contextmanager
         def __call__(self, *arguments: Any) -> Iterator[Sequence[ArithmeticWorker]]:
-            with super().__call__(*arguments) as workers:
-                workers[0].send = None  # type: ignore[assignment,method-assign]  # nobody is there
-                yield workers
+            yield [GoneWorker(self.log, -1)]
+            self.closed += 1
 
-    kernels = Gone()
-    with pytest.raises(TypeError):
-        run(tiny_run(), kernels)
+    with pytest.raises(WorkerFailed, match="ended unexpectedly"):
+        run(tiny_run(), Gone())
 
 
 def test_answers_need_their_rows():
