@@ -217,10 +217,11 @@ def _kernel_lines(life: Mapping[str, Any] | None) -> Iterator[Text]:
     yield Text("a kernel without requests", style="bold")
     yield Text(
         f"  start to ready {life['start_ms']:.0f} ms, connect and open a device "
-        f"{life['connect_and_open_ms']:.1f} ms (medians of {life['starts']})"
+        f"{life['connect_and_open_ms']:.1f} ms, the HCA "
+        f"{life['connect_and_open_context_ms']:.1f} ms (medians of {life['starts']})"
     )
     yield Text(
-        f"  idle with {life['idle_sessions']} sessions for {life['idle_s']:.0f} s: "
+        f"  idle with {life['idle_sessions']} armed completion queues for {life['idle_s']:.0f} s: "
         f"{life['idle_cpu_percent']:.3f} % of a core"
     )
 

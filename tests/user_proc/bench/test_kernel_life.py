@@ -17,6 +17,8 @@ def test_starts_opens_and_idling_are_measured_and_nothing_is_left():
     assert life["starts"] == 2
     assert 0 < life["start_ms"] <= life["start_max_ms"] < 10_000
     assert 0 < life["connect_and_open_ms"] <= life["connect_and_open_max_ms"] < 1_000
+    opens = life["connect_and_open_context_ms"], life["connect_and_open_context_max_ms"]
+    assert 0 < opens[0] <= opens[1] < 1_000
     assert (life["idle_sessions"], life["idle_s"]) == (IDLE_SESSIONS, 0.2)
     assert 0 <= life["idle_cpu_percent"] < 25  # a kernel that polls would take a whole core
     assert [record.name for record in list_instances()] == before

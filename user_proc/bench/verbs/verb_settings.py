@@ -115,9 +115,9 @@ def quick_run() -> VerbsSettings:
         models=MODELS,
         processes=(1, 8, 64),
         sizes=_QUICK_SIZES,
-        verbs_ns=7 * _SECOND,
-        registration_ns=5 * _SECOND,
-        mix_ns=9 * _SECOND,
+        verbs_ns=6 * _SECOND,
+        registration_ns=4 * _SECOND,
+        mix_ns=7 * _SECOND,
         opens=10,
         largest_kernel_region=_MIB,
     )
