@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_proc.driver.device_link import DeviceLink
 from kernel_proc.driver.doorbell_segments import DoorbellTable
 from kernel_proc.driver.hca_child import HcaChild
+from kernel_proc.driver.limits import Profile
 from kernel_proc.hca_abi.device_settings import HcaSettings, encode_settings
 from kernel_proc.io_manager.driver_object import DriverObject
 from kernel_proc.io_manager.namespace import IoManager
@@ -77,13 +78,20 @@ class HcaHost:
         """
         from kernel_proc.driver import entry
 
-        self.link = link = self._make_local_link() if in_process else self._make_link(trouble)
+        try:
+            self.link = link = self._make_local_link() if in_process else self._make_link(trouble)
+        except ValueError as error:  # as the device's process would say it
+            raise HcaNotStarted(f"the HCA did not come up: {error}") from error
         self.bus.attach(link)
         self.doorbells = DoorbellTable(link)
         processor = self._io.processor
         polls = self._settings.command_mode == "polling"
+        profile = Profile(
+            share_percent=self._settings.hca_percent_per_process,
+            most_objects=self._settings.hca_objects_per_process,
+        )
         self.driver = processor.run_thread(
-            lambda: entry.load(self._io, link, self.memory, log, polls_commands=polls)
+            lambda: entry.load(self._io, link, self.memory, log, profile, polls_commands=polls)
         )
         settled = entry.extension_of(self.driver).settled
         if processor.run_thread(settled.wait, limit_ns) != STATUS_SUCCESS:

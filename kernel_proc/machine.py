@@ -65,6 +65,7 @@ class Machine:
         hca_child: HcaChild | None = None,
     ) -> None:
         self.settings = settings = settings or KernelSettings()
+        descriptors = raise_descriptor_limit()  # first of all: libzmq takes some at once
         self.in_process = in_process
         self.processor = Processor(
             VirtualClock() if in_process else RealClock(),
@@ -85,7 +86,7 @@ class Machine:
         self.stop_reason = ""
         self.stopped_clean = True
         self._outboxes = Outboxes()
-        self._plan = plan_descriptors(settings, raise_descriptor_limit())
+        self._plan = plan_descriptors(settings, descriptors)
         self._gate: ConnectionGate | None = None
         self._requests = None if in_process else RequestSocket(settings.max_requests_per_session)
         send = self._outboxes.send if self._requests is None else self._requests.send

@@ -48,6 +48,8 @@ class KernelSettings:
     arena_bytes_total: int = 1 * GIB
     pool_bytes_per_process: int = 16 * MIB
     kernel_memory_bytes: int = 512 * MIB
+    hca_percent_per_process: int = 50
+    hca_objects_per_process: int = 131_072
 
     max_sessions: int = 256
     max_threads_per_session: int = 64
@@ -81,6 +83,8 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "spin_us": (0, 1_000_000),
     "hca_spin_us": (0, 1_000_000),
     "kernel_memory_bytes": (64 * MIB, 1 << 40),
+    "hca_percent_per_process": (1, 100),
+    "hca_objects_per_process": (1, 1 << 30),
     "arena_bytes_per_process": (0, 1 << 40),
     "arena_bytes_total": (0, 1 << 42),
     "pool_bytes_per_process": (64 * KIB, 1 << 40),
@@ -113,6 +117,8 @@ _HELP: Final[dict[str, str]] = {
     "arena_bytes_total": "arena memory all processes may hold",
     "pool_bytes_per_process": "pool charged to one process",
     "kernel_memory_bytes": "kernel memory the HCA may reach, at most",
+    "hca_percent_per_process": "what one process may have of each table of the HCA, in percent",
+    "hca_objects_per_process": "verbs objects one process may have, of all kinds together",
     "max_sessions": "processes served at a time",
     "max_threads_per_session": "calling threads of one process",
     "max_requests_per_session": "requests in the kernel and completions not read, a process",

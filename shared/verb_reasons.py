@@ -21,7 +21,7 @@ class VerbReason(IntEnum):
     WRONG_KIND = 7  # object: the handle, which names another kind of object
     IN_USE = 8  # object: the handle; detail: objects that use it
     OUT_OF_NUMBERS = 9  # the device's table is full; detail: its size
-    OUT_OF_HANDLES = 10  # detail: objects one context may have
+    OUT_OF_HANDLES = 10  # detail: objects one process may have
     OUT_OF_DOORBELLS = 11  # the session's doorbell segment is full; detail: its slots
 
     # Commands
@@ -59,6 +59,7 @@ class VerbReason(IntEnum):
     BAD_FLOW_LABEL = 38
     BAD_HOP_LIMIT_OR_CLASS = 39
     BAD_GID = 40  # detail: its length in bytes
+    OUT_OF_SHARE = 41  # one process may not have more of the device's table; detail: its share
 
     # Queues. "Transition" is QP type << 16 | present state << 8 | state asked
     BAD_CQE = 100  # object: entries asked; detail: most entries
@@ -119,3 +120,6 @@ class VerbReason(IntEnum):
     NOT_PER_OBJECT = 172  # object: the handle; the event belongs to the device
     NO_DOORBELLS = 173  # the process has not asked for its doorbell segment
     WOULD_WAIT = 174  # a kernel client called above PASSIVE_LEVEL
+    # Object: the handle; detail: opcode. The device did not say in which memory the queue is now,
+    # so both memories must be kept until it is destroyed.
+    RESIZE_UNCERTAIN = 175

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 MOST_PASSES: Final = 100_000
 MOST_SAMPLES: Final = 1_000_000
-#: A kernel client's registration makes the memory: more than this it does not ask for.
-LARGEST_REGION: Final = 1 << 28
+#: A kernel client's registration makes the memory: a program may not ask for more than this.
+LARGEST_REGION: Final = 264 << 20
 _MAKERS: Final = frozenset(
     {
         codes.IOCTL_ALLOC_PD,

@@ -1,15 +1,16 @@
-"""Address handles: create_ah and destroy_ah, which send no command.
+"""Address handles: create_ah and destroy_ah, of which the HCA is not told.
 
-The address itself travels in each work request; the driver checks what does not depend on the
-port's tables, which only the HCA knows, and counts the handle on its domain.
+The address itself travels in each work request; the driver checks it and counts the handle on its
+domain. A path with a GRH needs a datagram when the port's GIDs have not been asked for yet.
 
-Rules: PASSIVE_LEVEL; neither waits.
+Rules: PASSIVE_LEVEL; create_ah may wait for that command.
 Spec: IBA vol. 1, 11.2.2; Linux mthca_av.c.
 """
 
 import errno
 from typing import TYPE_CHECKING, Any, Final
 
+from kernel_proc.driver.notification import notification_of
 from kernel_proc.driver.pd_verbs import Pd
 from kernel_proc.driver.refusal import VerbRefused
 from kernel_proc.driver.resources import Resource
@@ -53,9 +54,13 @@ class AddressHandle(Resource):
 
 
 def create_ah(driver: "HcaDriver", context: "Context", request: CreateAh, irp: "Irp") -> Object:
-    """Make an address handle; EINVAL for a port, index or field out of range."""
+    """Make an address handle; EINVAL for a port, index or field out of range, or an empty GID."""
     _check_address(driver, request)
     pd = context.find(Pd, request.pd)
+    if request.is_global:
+        with context.holding(pd):
+            notification_of(driver).gids.require(driver, request.port, request.sgid_index)
+    context.require_room()
     return Object(handle=context.add(AddressHandle(context, request), pd))
 
 

@@ -79,7 +79,7 @@ def _start_firmware(driver: HcaDriver) -> None:
     answer = channel.run(op.QUERY_DEV_LIM, outbox_length=abi.DEVICE_LIMITS.size)
     device = abi.DeviceLimits(*abi.DEVICE_LIMITS.unpack(answer.outbox))
     driver.limits = limits_of(device, driver.profile)
-    driver.numbers = Numbers(driver.limits)
+    driver.numbers = Numbers(driver.limits, driver.profile.share_percent)
 
 
 def _tables(limits: Limits) -> dict[str, tuple[int, int, int]]:
@@ -196,7 +196,8 @@ def _choose_mode(driver: HcaDriver) -> None:
     channel.run(op.MAP_EQ, modifier=reg.ASYNC_EQ, in_param=_ASYNC_MASK)
     if not driver.polls_commands:
         channel.run(op.MAP_EQ, modifier=reg.COMMAND_EQ, in_param=_COMMAND_MASK)
-        channel.use_events(driver.firmware.log_outstanding)
+        firmware = driver.firmware
+        channel.use_events(firmware.log_outstanding, firmware.command_ring_entries)
     channel.run(op.NOP, modifier=op.NOP_MODIFIER, timeout_ns=_NOP_TIMEOUT_NS)
 
 

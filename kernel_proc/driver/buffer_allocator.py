@@ -43,12 +43,13 @@ class QueueBuffer:
 class BufferAllocator:
     """Allocates and frees queue buffers, which come zeroed."""
 
-    __slots__ = ("_live", "_memory", "_processor")
+    __slots__ = ("_live", "_lost", "_memory", "_processor")
 
     def __init__(self, processor: "Processor", memory: "KernelMemory") -> None:
         self._processor = processor
         self._memory = memory
         self._live: dict[QueueBuffer, None] = {}
+        self._lost: list[QueueBuffer] = []
 
     def allocate(self, length: int) -> QueueBuffer:
         """Return a zeroed buffer of at least `length` bytes, or refuse with ENOMEM."""
@@ -78,6 +79,15 @@ class BufferAllocator:
         del self._live[buffer]
         for block in buffer.blocks:
             self._memory.free(block)
+
+    def lose(self, buffer: QueueBuffer) -> None:
+        """Keep a buffer that the HCA may still use, until it has stopped (`free_lost`)."""
+        self._lost.append(buffer)
+
+    def free_lost(self) -> None:
+        """Give back what was lost; the HCA has stopped."""
+        while self._lost:
+            self.free(self._lost.pop())
 
     def inspect(self) -> dict[str, Any]:
         """Return how many there are and how large they are together."""

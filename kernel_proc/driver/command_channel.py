@@ -182,14 +182,19 @@ class CommandChannel:
 
     # Event mode
 
-    def use_events(self, log_max_commands: int) -> None:
-        """Await completions by event from now on; no command is under way."""
+    def use_events(self, log_max_commands: int, ring_entries: int = 0) -> None:
+        """Await completions by event from now on; no command is under way.
+
+        `ring_entries`: of the command doorbell, 0 if the HCA has none.
+        """
         assert self._polling.wait(0) == 0, "a polled command is under way"  # kept down for good
         self._slots = CommandSlots(self.processor, log_max_commands)
+        self._register.ring_entries = ring_entries
 
     def use_polling(self) -> None:
         """Go back to polling; no command is under way."""
         self._slots = None
+        self._register.ring_entries = 0
         self._polling.release()
 
     def _await_event(self, command: Command, slots: CommandSlots) -> None:
@@ -198,7 +203,7 @@ class CommandChannel:
             self._require_alive()
             slots.begin(slot)
             try:
-                self._register.post(command, slot.token, reg.HCR_E_BIT)
+                self._register.post_with_event(command, slot.token)
             except VerbRefused:
                 slot.pending = False
                 raise

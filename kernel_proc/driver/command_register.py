@@ -1,10 +1,12 @@
 """The HCA's command register: how a command is put into it, and when it is out again.
 
 Parameters first, a fence, then the dword with GO, alone and last. GO is looked at before each
-post, since a command in the register must not be overwritten.
+post, since a command in the register must not be overwritten. In event mode commands go through
+the command doorbell instead if the HCA has one: a ring of entries, and no look at GO.
 
-Rules: PASSIVE_LEVEL in a thread; posts are serialised by a KMUTEX.
-Spec: Linux mthca_cmd.c (mthca_cmd_post); kernel_proc/hca_abi/registers.py.
+Rules: PASSIVE_LEVEL in a thread; posts to the register are serialised by a KMUTEX, those to the
+ring by a spin lock, as nobody waits while he holds it.
+Spec: Linux mthca_cmd.c (mthca_cmd_post, mthca_cmd_post_dbell); kernel_proc/hca_abi/registers.py.
 """
 
 import errno
@@ -15,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 from kernel_proc.driver.refusal import VerbRefused
 from kernel_proc.hca_abi import registers as reg
 from kernel_proc.scheduling.mutex import Mutex
+from kernel_proc.scheduling.spinlock import SpinLock
 from kernel_proc.scheduling.wait import delay_execution
-from shared.live_words import publish_fence, words32
+from shared.live_words import publish_fence, words32, words64
 from shared.verb_reasons import VerbReason
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ _YIELDS: Final = 32  # looks at the go bit before the delays between them have a
 _SHORT_DELAY_NS: Final = 50_000
 _DOUBLINGS: Final = 7  # of that delay, one after as many looks
 _CONTROL_INDEX: Final = reg.HCR_CONTROL_OFFSET // 4
+_POSTED: Final = reg.COMMANDS_POSTED_OFFSET // 8
+_TAKEN: Final = reg.COMMANDS_TAKEN_OFFSET // 8
+_WORD_MASK: Final = (1 << 64) - 1
 
 
 class Command:
@@ -65,7 +71,10 @@ class Command:
 
 
 class CommandRegister:
-    """The register of one life of the HCA; `require_alive` refuses when that is over."""
+    """The register of one life of the HCA; `require_alive` refuses when that is over.
+
+    `ring_entries` is the size of the command doorbell's ring, 0 while it is not used.
+    """
 
     def __init__(
         self, processor: "Processor", link: "DeviceLink", require_alive: Callable[[], None]
@@ -75,7 +84,10 @@ class CommandRegister:
         self._require_alive = require_alive
         self._registers = link.registers
         self._words = words32(link.registers)
+        self._live = words64(link.registers)
         self._lock = Mutex(processor)
+        self._ring_lock = SpinLock(processor, "command doorbell")
+        self.ring_entries = 0
 
     def post(self, command: Command, token: int, event_bit: int) -> None:
         """Hand a command over; EAGAIN when the register does not become free."""
@@ -98,6 +110,45 @@ class CommandRegister:
             self._link.poke()
         finally:
             self._lock.release()
+
+    def post_with_event(self, command: Command, token: int) -> None:
+        """Hand over a command that ends with an event; EAGAIN when there is no place for it."""
+        if not self.ring_entries:
+            self.post(command, token, reg.HCR_E_BIT)
+            return
+        clock = self._processor.clock
+        until_ns = clock.now_ns() + GO_TIMEOUT_NS
+        looks = 0
+        while not self._ring(command, token):
+            self._require_alive()
+            if clock.now_ns() >= until_ns:
+                raise VerbRefused(errno.EAGAIN, VerbReason.COMMAND_TIMEOUT, 0, command.opcode)
+            delay_execution(self._processor, _delay_after(looks))
+            looks += 1
+
+    def _ring(self, command: Command, token: int) -> bool:
+        """Put a command into the ring; False if it is full."""
+        live = self._live
+        old_irql = self._ring_lock.acquire()
+        posted = live[_POSTED]
+        has_room = (posted - live[_TAKEN]) & _WORD_MASK < self.ring_entries
+        if has_room:
+            reg.COMMAND_RING_ENTRY.pack_into(
+                self._registers,
+                reg.COMMAND_RING_OFFSET + posted % self.ring_entries * reg.COMMAND_RING_STRIDE,
+                command.in_param,
+                command.modifier,
+                command.out_param,
+                token << reg.HCR_TOKEN_SHIFT,
+                reg.HCR_GO_BIT | reg.HCR_E_BIT | command.opmod << reg.HCR_OPMOD_SHIFT
+                | command.opcode,
+            )  # fmt: skip
+            publish_fence()
+            live[_POSTED] = (posted + 1) & _WORD_MASK
+        self._ring_lock.release(old_irql)
+        if has_room:
+            self._link.poke()
+        return has_room
 
     def wait_for_go(self, limit_ns: int) -> bool:
         """Wait until the HCA has taken or, in polling mode, done the command in the register."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _R = TypeVar("_R", bound=Resource)
 
-MOST_OBJECTS: Final = 1 << 20  # of one context
 _LAST_HANDLE: Final = (1 << 32) - 1
+_ENDED_AT_ONCE: Final = 256  # objects of a run-down, before others get the processor
 
 
 class Context:
@@ -73,6 +73,11 @@ class Context:
         return len(self._objects)
 
     @property
+    def owner(self) -> "KProcess | None":
+        """Whose share of the tables its objects count against; None: the kernel, which has none."""
+        return self.rings_for
+
+    @property
     def uar(self) -> int:
         """The number of the doorbell segment in this life of the HCA; 0 is the kernel's."""
         own = self.rings_for.doorbells if self.rings_for is not None else None
@@ -105,12 +110,14 @@ class Context:
         self._next = (self._next + 1) & _LAST_HANDLE
         resource.hold_parents(parents)
         self._objects[resource.handle] = resource
+        self.driver.objects[self.process] += 1
         return resource.handle
 
     def require_room(self) -> None:
-        """Refuse with ENOMEM when the context can have no more objects."""
-        if len(self._objects) >= MOST_OBJECTS:
-            raise VerbRefused(errno.ENOMEM, VerbReason.OUT_OF_HANDLES, 0, MOST_OBJECTS)
+        """Refuse with ENOMEM when the process can have no more objects."""
+        most = self.driver.profile.most_objects
+        if self.process is not None and self.driver.objects[self.process] >= most:
+            raise VerbRefused(errno.ENOMEM, VerbReason.OUT_OF_HANDLES, 0, most)
 
     def find(self, kind: type[_R], handle: int) -> _R:
         """Return a live object of a class (or of a class under it), or refuse with EINVAL."""
@@ -125,6 +132,10 @@ class Context:
         """Forget an object that is destroyed; its parents lose one user."""
         del self._objects[resource.handle]
         resource.hold_parents(())
+        objects = self.driver.objects
+        objects[self.process] -= 1
+        if not objects[self.process]:
+            del objects[self.process]
 
     def objects(self) -> list[Resource]:
         """Return the objects in order of their creation."""
@@ -161,7 +172,8 @@ class Context:
     def destroy(self, kind: type[_R], handle: int) -> _R:
         """Destroy an object nothing holds: what every destroy verb does.
 
-        A refusal leaves the object fully usable. Return the object, for the answer.
+        If the first command is refused the object can be used as before; after that it can only
+        be destroyed again. Return the object, for the answer.
         """
         resource = self.find(kind, handle)
         with self.locked(resource):
@@ -185,10 +197,14 @@ class Context:
         """
         self.closing = True
         count = len(self._objects)
+        ended = 0
         while self._objects:
             free = [one for one in reversed(self._objects.values()) if not one.users]
             for resource in free or [next(reversed(self._objects.values()))]:
                 self._end(resource)
+                ended += 1
+                if not ended % _ENDED_AT_ONCE:
+                    self.driver.processor.dispatcher.pause()
         self.driver.regions.forget(self)
         self.driver.leave_slots(self.rings_for)
         return count
@@ -199,6 +215,7 @@ class Context:
             resource.destroy(self.driver)
         except VerbRefused as refusal:
             self.driver.log(f"{self}: {resource} was not destroyed: {refusal}")
+            resource.lose(self.driver)
         self.remove(resource)
 
     def inspect(self) -> dict[str, Any]:

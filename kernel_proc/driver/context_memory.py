@@ -2,7 +2,8 @@
 
 A chunk of 256 KiB is mapped for the first object that lies in it and unmapped with the last;
 those with objects the firmware reserves stay. A chunk is one block of memory, or, where there is
-none so long, several shorter ones.
+none so long, several shorter ones. One whose mapping or unmapping was not answered keeps its
+memory, and is unmapped and mapped once more before it is used.
 
 Rules: PASSIVE_LEVEL; both wait for commands. Chunks of one table are serialised by a KMUTEX.
 Spec: Linux mthca_memfree.c (mthca_table_get, mthca_table_put, mthca_alloc_icm).
@@ -31,13 +32,17 @@ _PAGES_IN_CHUNK: Final = ICM_CHUNK_SIZE // ICM_PAGE_SIZE
 
 
 class _Chunk:
-    """Mapped memory of one table; `users` may be 0 where an unmapping failed."""
+    """Mapped memory of one table; `users` may be 0 where an unmapping failed.
 
-    __slots__ = ("blocks", "users")
+    `uncertain` while a command that was not answered may have mapped it or not.
+    """
+
+    __slots__ = ("blocks", "uncertain", "users")
 
     def __init__(self, blocks: "list[KernelBuffer]") -> None:
         self.blocks = blocks
         self.users = 0
+        self.uncertain = False
 
 
 class _Table:
@@ -111,24 +116,44 @@ class Icm:
         try:
             chunk = table.chunks.get(number)
             if chunk is None:
-                chunk = self._map_chunk(table, number)
-                table.chunks[number] = chunk
+                chunk = _Chunk(self.allocate(_PAGES_IN_CHUNK))
+                self._map_chunk(table, number, chunk)
+            elif chunk.uncertain:
+                self._unmap_command(table, number)
+                self._map_chunk(table, number, chunk)
             chunk.users += 1
         finally:
             table.lock.release()
 
-    def _map_chunk(self, table: _Table, number: int) -> _Chunk:
-        blocks = self.allocate(_PAGES_IN_CHUNK)
+    def _map_chunk(self, table: _Table, number: int, chunk: _Chunk) -> None:
+        """Have a chunk mapped; one that is refused is forgotten, one without an answer is kept."""
         try:
-            self.map_blocks(op.MAP_ICM, blocks, table.base + number * ICM_CHUNK_SIZE)
+            self.map_blocks(op.MAP_ICM, chunk.blocks, table.base + number * ICM_CHUNK_SIZE)
         except VerbRefused as refusal:
-            if refusal.reason is VerbReason.COMMAND_TIMEOUT:  # the HCA may have it
-                self._fixed += blocks
+            chunk.uncertain = refusal.unanswered
+            if chunk.uncertain:
+                table.chunks[number] = chunk
             else:
-                self._free(blocks)
+                table.chunks.pop(number, None)
+                self._free(chunk.blocks)
             raise
         self.maps += 1
-        return _Chunk(blocks)
+        chunk.uncertain = False
+        table.chunks[number] = chunk
+
+    def _unmap_command(self, table: _Table, number: int) -> bool:
+        """Have a chunk unmapped if it is mapped; False if the HCA says that it is not.
+
+        Refuses when the HCA does not answer.
+        """
+        address = table.base + number * ICM_CHUNK_SIZE
+        try:
+            self._channel.run(op.UNMAP_ICM, modifier=_PAGES_IN_CHUNK, in_param=address)
+        except VerbRefused as refusal:
+            if not refusal.is_status(op.UNMAP_ICM, op.CMD_STAT_BAD_PARAM):
+                raise
+            return False
+        return True
 
     def _put_chunk(self, table: _Table, number: int) -> None:
         chunk = table.chunks.get(number)
@@ -147,11 +172,13 @@ class Icm:
             table.lock.release()
 
     def _unmap_chunk(self, table: _Table, number: int, chunk: _Chunk) -> None:
-        address = table.base + number * ICM_CHUNK_SIZE
         try:
-            self._channel.run(op.UNMAP_ICM, modifier=_PAGES_IN_CHUNK, in_param=address)
-        except VerbRefused:
-            return  # still the HCA's: the next user finds it mapped
+            if not self._unmap_command(table, number) and not chunk.uncertain:
+                chunk.uncertain = True  # the HCA has no such chunk, which nobody foresaw
+                return
+        except VerbRefused as refusal:
+            chunk.uncertain |= refusal.unanswered
+            return  # still the HCA's: the next user finds it mapped, or has it mapped
         del table.chunks[number]
         self._free(chunk.blocks)
         self.unmaps += 1

@@ -5,7 +5,7 @@ Spec: IBA vol. 1, 11.2.8; Linux mthca_cq.c (mthca_init_cq, mthca_free_cq).
 """
 
 import errno
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kernel_proc.driver.event_latch import OF_CQ
 from kernel_proc.driver.notification import notification_of
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from kernel_proc.driver.context import Context
     from kernel_proc.driver.hca_driver import HcaDriver
+    from kernel_proc.driver.pinned_memory import Region
     from kernel_proc.io_manager.irp import Irp
 
 COMPLETION_VECTORS: Final = 1
@@ -48,19 +49,31 @@ _IGNORE_OVERRUN: Final = int(ibv_create_cq_attr_flags.IBV_CREATE_CQ_ATTR_IGNORE_
 _FLAGS: Final = _SINGLE_THREADED | _IGNORE_OVERRUN
 
 
+class Candidate(NamedTuple):
+    """Memory a CQ is to be moved to."""
+
+    region: "Region"
+    memory: QueueMemory
+    entries: int
+
+
 class Cq(QueueResource):
-    """A CQ; `size` counts its entries, one of which is kept back."""
+    """A CQ; `size` counts its entries, one of which is kept back.
+
+    `candidate` is the memory of a move that the HCA may have made or not.
+    """
 
     kind = "CQ"
     tables = ("cqc",)
 
-    __slots__ = ("flags", "has_channel", "size")
+    __slots__ = ("candidate", "flags", "has_channel", "size")
 
     def __init__(self, context: "Context", memory: QueueMemory, request: CreateCq) -> None:
         super().__init__(context, context.driver.numbers.cq, memory)
         self.size = entries_of(request.cqe)
         self.has_channel = bool(request.has_channel)
         self.flags = request.flags
+        self.candidate: Candidate | None = None
 
     @property
     def consumer_slot(self) -> int:
@@ -93,14 +106,40 @@ class Cq(QueueResource):
 
     def destroy(self, driver: "HcaDriver") -> None:
         """Take the queue back; no event of it is under way afterwards."""
-        if self.in_hardware:
-            driver.channel.run(op.HW2SW_CQ, modifier=self.number)
-            self.in_hardware = False
+        self.take_back(driver, op.HW2SW_CQ)
+        if self.candidate is not None:  # whichever it was in, it is in neither now
+            self.spares.append((self.candidate.region, self.candidate.memory))
+            self.candidate = None
         notification = notification_of(driver)
         notification.cqs.pop(self.number, None)
         flush_queued_dpcs(driver.processor)
         notification.close_latch(self.latch)
         self.give_back(driver)
+
+    def lose(self, driver: "HcaDriver") -> None:
+        """Keep also what it may have been moved to."""
+        super().lose(driver)
+        if self.candidate is not None:
+            self.candidate.memory.lose(driver)
+
+    def settle(self, driver: "HcaDriver") -> bool:
+        """Ask the HCA whether it has made a move it did not answer; tell whether it has.
+
+        A refusal leaves it open.
+        """
+        candidate = self.candidate
+        assert candidate is not None
+        answer = driver.channel.run(
+            op.QUERY_CQ, modifier=self.number, outbox_length=CQ_CONTEXT.size
+        )
+        moved = CqContext(*CQ_CONTEXT.unpack(answer.outbox)).lkey == candidate.region.lkey
+        self.candidate = None
+        if moved:
+            self.size = candidate.entries
+            self.move_to(driver, candidate.region, candidate.memory)
+        else:
+            self.give_up(driver, candidate.region, candidate.memory)
+        return moved
 
     def attributes(self) -> dict[str, Any]:
         """Return number, size and events."""
@@ -172,10 +211,16 @@ def create_cq(
 def change_size(
     driver: "HcaDriver", context: "Context", handle: int, cqe: int, memory: QueueMemory
 ) -> Cq:
-    """Have the HCA move a CQ into other memory, with what waits there to be polled."""
+    """Have the HCA move a CQ into other memory, with what waits there to be polled.
+
+    The memory the HCA uses stays registered, whatever happens. When it does not say which that is
+    (RESIZE_UNCERTAIN) both do, until it is known or the queue destroyed.
+    """
     cq = context.find(Cq, handle)
     with context.locked(cq):
         _require_cqe(driver, cqe)
+        if cq.candidate is not None:
+            _settle(driver, cq)
         entries = entries_of(cqe)
         region = memory.register(driver, context, _need(driver, entries))
         inbox = CQ_CONTEXT.pack(
@@ -185,20 +230,35 @@ def change_size(
         )
         try:
             _resize(driver, cq, cqe, inbox)
-        except VerbRefused:
-            driver.regions.release(region)
-            memory.free(driver)
-            raise
+        except VerbRefused as refusal:
+            if not refusal.unanswered:
+                cq.give_up(driver, region, memory)
+                raise
+            cq.candidate = Candidate(region, memory, entries)
+            if not _settle(driver, cq):
+                raise
+            return cq
         cq.size = entries
         cq.move_to(driver, region, memory)
         return cq
+
+
+def _settle(driver: "HcaDriver", cq: Cq) -> bool:
+    try:
+        return cq.settle(driver)
+    except VerbRefused as refusal:
+        if refusal.reason is VerbReason.DEVICE_FATAL:
+            raise
+        raise VerbRefused(
+            errno.EBUSY, VerbReason.RESIZE_UNCERTAIN, cq.handle, op.RESIZE_CQ
+        ) from refusal
 
 
 def _resize(driver: "HcaDriver", cq: Cq, cqe: int, inbox: bytes) -> None:
     try:
         driver.channel.run(op.RESIZE_CQ, modifier=cq.number, opmod=op.RESIZE_CQ_OPMOD, inbox=inbox)
     except VerbRefused as refusal:
-        if refusal.detail & 0xFF == op.CMD_STAT_BAD_SIZE:
+        if refusal.is_status(op.RESIZE_CQ, op.CMD_STAT_BAD_SIZE):
             refuse(VerbReason.CQ_HOLDS_MORE, cqe)
         raise
 

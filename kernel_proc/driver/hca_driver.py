@@ -7,7 +7,9 @@ Rules: made and filled by the bring-up thread; afterwards used by verbs at PASSI
 Spec: docs/hca-driver.md; Linux drivers/infiniband/hw/mthca/mthca_dev.h.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.driver.buffer_allocator import BufferAllocator
@@ -38,16 +40,17 @@ class Numbers:
 
     __slots__ = ("cq", "mgm", "mpt", "pd", "qp", "srq", "xrcd")
 
-    def __init__(self, limits: "Limits") -> None:
+    def __init__(self, limits: "Limits", share_percent: int = 100) -> None:
         device = limits.device
-        self.pd = NumberAllocator(limits.log_pds, max(1, device.reserved_pds), _NUMBER_BITS)
-        self.cq = NumberAllocator(limits.log_cqs, device.reserved_cqs, _NUMBER_BITS)
-        self.qp = NumberAllocator(limits.log_qps, device.reserved_qps, _NUMBER_BITS)
-        self.srq = NumberAllocator(limits.log_srqs, device.reserved_srqs)
-        self.mpt = NumberAllocator(limits.log_mpts, device.reserved_mpts, _KEY_BITS)
-        self.xrcd = NumberAllocator(_NUMBER_BITS, 1)
+        make = partial(NumberAllocator, share_percent=share_percent)
+        self.pd = make(limits.log_pds, max(1, device.reserved_pds), _NUMBER_BITS)
+        self.cq = make(limits.log_cqs, device.reserved_cqs, _NUMBER_BITS)
+        self.qp = make(limits.log_qps, device.reserved_qps, _NUMBER_BITS)
+        self.srq = make(limits.log_srqs, device.reserved_srqs)
+        self.mpt = make(limits.log_mpts, device.reserved_mpts, _KEY_BITS)
+        self.xrcd = make(_NUMBER_BITS, 1)
         # The overflow half of the multicast table; the hash half is found by hashing.
-        self.mgm = NumberAllocator(limits.log_mgms, 1 << (limits.log_mgms - 1))
+        self.mgm = make(limits.log_mgms, 1 << (limits.log_mgms - 1))
 
     def inspect(self) -> dict[str, Any]:
         """Return how many of each kind are used."""
@@ -79,8 +82,10 @@ class HcaDriver:
         "limits",
         "link",
         "log",
+        "memberships",
         "memory",
         "numbers",
+        "objects",
         "pdn",
         "polls_commands",
         "processor",
@@ -120,6 +125,8 @@ class HcaDriver:
         self.dead = False
         self.verbs = 0  # verbs begun, which is also the number of the latest
         self.contexts: dict[int, Context] = {}
+        self.objects: Counter[KProcess | None] = Counter()  # how many each process has
+        self.memberships: Counter[KProcess | None] = Counter()  # of QPs in multicast groups
         self._slots: dict[KProcess | None, DoorbellSlots] = {}
         self.channel = CommandChannel(io.processor, link, memory)
         self.icm = Icm(io.processor, self.channel, memory)
@@ -151,6 +158,7 @@ class HcaDriver:
         self.stop_interrupts()
         while self.event_queues:
             self.buffers.free(self.event_queues.pop().buffer)
+        self.buffers.free_lost()
         self.icm.release()
         self.channel.mailboxes.release()
 

@@ -99,12 +99,14 @@ class HcaExtension:
         try:
             bring_up(life, self.fail)
         except VerbRefused as refusal:
-            self._failure = str(refusal)
+            # Of an HCA that has died it is known already what it died of.
+            self._failure = self._failure if life.dead else str(refusal)
             life.dead = True
             life.stop_interrupts()
-            self._log(f"the HCA did not come up, the device cannot be opened: {refusal}")
+            self._log(f"the HCA did not come up, the device cannot be opened: {self._failure}")
         else:
             self._up = True
+            self._failure = ""
             took_us = (clock.now_ns() - started_ns) // 1000
             count = sum(life.channel.executed.values())
             self._log(f"the HCA is up after {count} commands in {took_us} us")
@@ -194,7 +196,8 @@ class HcaExtension:
         life = context.driver
         del life.contexts[context.number]
         took_us = (clock.now_ns() - started_ns) // 1000
-        self._log(f"{context} closed: {count} objects freed in {took_us} us")
+        if count:
+            self._log(f"{context} closed: {count} objects freed in {took_us} us")
 
     def inspect(self) -> dict[str, Any]:
         """Return the present life, and the contexts of earlier ones."""

@@ -67,6 +67,10 @@ class KernelMr(Mr):
         super().destroy(driver)
         driver.buffers.free(self.buffer)
 
+    def lose(self, driver: "HcaDriver") -> None:
+        """Keep the memory from others until the HCA has stopped."""
+        driver.buffers.lose(self.buffer)
+
 
 class KernelClient:
     """One kernel client: its context, and how it is called back."""

@@ -14,7 +14,10 @@ MAX_GIDS_IN_GROUP: Final = 56
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How large the driver wants its tables, as log2 of the entries but for `uar_pages`."""
+    """How large the driver wants its tables, as log2 of the entries but for `uar_pages`.
+
+    `share_percent` of a table are one process's at most, and `most_objects` of all kinds.
+    """
 
     log_qps: int = 16
     log_cqs: int = 16
@@ -25,6 +28,8 @@ class Profile:
     log_pds: int = 15
     log_mgms: int = 13
     uar_pages: int = 2048
+    share_percent: int = 100
+    most_objects: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

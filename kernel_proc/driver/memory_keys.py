@@ -65,7 +65,7 @@ class MemoryKeys:
         try:
             self._write(mtt.address, entries)
         except VerbRefused as refusal:
-            self.free_translations(mtt, for_good=refusal.reason is VerbReason.COMMAND_TIMEOUT)
+            self.free_translations(mtt, for_good=refusal.unanswered)
             raise
         return mtt
 
@@ -100,12 +100,10 @@ class MemoryKeys:
 
     # Keys
 
-    def allocate_key(self) -> int:
+    def allocate_key(self, owner: object = None) -> int:
         """Return a key nobody has, with its place in the MPT; refuse with nothing changed."""
         numbers = self._driver.numbers.mpt
-        number = numbers.allocate()
-        if number is None:
-            raise VerbRefused(errno.ENOMEM, VerbReason.OUT_OF_NUMBERS, 0, numbers.size)
+        number = numbers.take(owner)
         try:
             self._driver.icm.get("mpt", numbers.index_of(number))
         except BaseException:

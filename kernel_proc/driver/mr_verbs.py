@@ -122,7 +122,8 @@ def dereg_mr(driver: "HcaDriver", context: "Context", request: Object, irp: "Irp
 def rereg_mr(driver: "HcaDriver", context: "Context", request: ReregMr, irp: "Irp") -> Registered:
     """Change memory, domain or rights of a region, whose keys stay.
 
-    Until HW2SW_MPT has succeeded a refusal leaves the region as it was.
+    Until HW2SW_MPT has succeeded a refusal leaves the region as it was; if that is not answered,
+    or after it, the region can only be deregistered.
     """
     try:
         _check_rereg(request)
@@ -154,14 +155,25 @@ def _rereg(driver: "HcaDriver", context: "Context", mr: Mr, request: ReregMr) ->
         address, fresh = _translate_anew(driver, context, mr, request, access)
         try:
             driver.regions.withdraw(mr.region)
-        except VerbRefused:
+        except VerbRefused as refusal:
             if fresh is not None:
                 driver.regions.give_up(fresh)
+            if refusal.unanswered:  # its key may be taken back yet
+                raise _failed(refusal) from refusal
             raise
-        _publish_changed(driver, mr.region, pd.pdn, access, fresh)
-        mr.address = address
-        mr.hold_parents((pd,))
+        try:
+            _publish_changed(driver, mr.region, pd.pdn, access, fresh)
+        finally:
+            if mr.region.in_hardware:  # or may be
+                mr.address = address
+                mr.hold_parents((pd,))
     return mr.registered()
+
+
+def _failed(refusal: VerbRefused) -> VerbRefused:
+    """Return the refusal of a region that can only be deregistered."""
+    failed = refusal.detail if refusal.reason is VerbReason.COMMAND_FAILED else 0
+    return VerbRefused(refusal.errno, VerbReason.REREG_FAILED, failed, _ERR_CMD)
 
 
 def _translate_anew(
@@ -185,7 +197,10 @@ def _translate_anew(
 def _publish_changed(
     driver: "HcaDriver", region: Region, pdn: int, access: int, fresh: Translated | None
 ) -> None:
-    """Give the changed region to the HCA; if that fails it is unusable, and as it was besides."""
+    """Give the changed region to the HCA; if that fails it is unusable, and as it was besides.
+
+    If that is not answered the HCA may have it as it is now, and with this memory it stays.
+    """
     old = region.pdn, region.access, region.translated
     region.pdn, region.access = pdn, access
     if fresh is not None:
@@ -193,11 +208,13 @@ def _publish_changed(
     try:
         driver.regions.publish(region)
     except VerbRefused as refusal:
-        region.pdn, region.access, region.translated = old
-        if fresh is not None:
-            driver.regions.give_up(fresh, for_good=region.uncertain)
-        failed = refusal.detail if refusal.reason is VerbReason.COMMAND_FAILED else 0
-        raise VerbRefused(refusal.errno, VerbReason.REREG_FAILED, failed, _ERR_CMD) from refusal
+        if not region.in_hardware:
+            region.pdn, region.access, region.translated = old
+            if fresh is not None:
+                driver.regions.give_up(fresh)
+        elif fresh is not None:
+            driver.regions.give_up(old[2])
+        raise _failed(refusal) from refusal
     if fresh is not None:
         driver.regions.give_up(old[2])
 

@@ -70,6 +70,7 @@ class Notification:
         "kernel_doorbells",
         "lock",
         "multicast_lock",
+        "multicast_repairs",
         "qps",
         "srqs",
     )
@@ -84,6 +85,7 @@ class Notification:
         self.srqs: dict[int, EventLatch] = {}
         self.domains: dict[tuple[int, int], Domain] = {}
         self.multicast_lock = Mutex(driver.processor)
+        self.multicast_repairs: list[tuple[bytes, int]] = []  # see multicast_groups
         self.gids = GidCache()
         self.kernel_doorbells: KernelDoorbells | None = None
 

@@ -8,6 +8,8 @@ Spec: WinOFED hw/mthca/kernel/mt_memory.c (iobuf_register); WDK, MmProbeAndLockP
 """
 
 import errno
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from kernel_proc.driver.refusal import VerbRefused
@@ -23,7 +25,7 @@ from kernel_proc.memory.mdl import (
     probe_and_lock_pages,
     unlock_pages,
 )
-from kernel_proc.memory.mdl_bus import mdl_bus_runs
+from kernel_proc.memory.mdl_bus import mdl_bus_runs_by_pieces
 from kernel_proc.scheduling.raised_status import RaisedStatus
 from kernel_proc.scheduling.wait import USER_MODE
 from shared.nt_status import (
@@ -52,16 +54,22 @@ _TOO_MUCH_AT_ONCE: Final = frozenset(
 
 
 class PinnedPages:
-    """Memory that stays where it is until `unpin`; `runs` is where it lies on the bus."""
+    """Memory that stays where it is until `unpin`."""
 
-    __slots__ = ("_mdls", "runs", "writable")
+    __slots__ = ("_mdls", "_pause", "writable")
 
-    def __init__(self, mdls: list[Mdl], writable: bool) -> None:
+    def __init__(self, processor: "Processor", mdls: list[Mdl], writable: bool) -> None:
         self._mdls = mdls
+        self._pause = processor.dispatcher.pause
         self.writable = writable
-        self.runs: list[tuple[int, int]] = []
-        for mdl in mdls:
-            self.runs += mdl_bus_runs(mdl)
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Give where it lies on the bus, run by run; others get the processor in a long list."""
+        pieces = chain.from_iterable(map(mdl_bus_runs_by_pieces, self._mdls))
+        for number, piece in enumerate(pieces):
+            if number:
+                self._pause()
+            yield from piece
 
     def unpin(self) -> None:
         """Let go of the memory; the HCA uses it no more. Doing so twice is harmless."""
@@ -77,7 +85,7 @@ def pin_user(processor: "Processor", address: int, length: int, writable: bool) 
     mdls: list[Mdl] = []
     try:
         _lock_all(processor, mdls, address, address + length, writable)
-        return PinnedPages(mdls, writable)
+        return PinnedPages(processor, mdls, writable)
     except BaseException as error:
         while mdls:
             _give_up(mdls.pop())
@@ -94,7 +102,7 @@ def pin_kernel(processor: "Processor", buffer: "QueueBuffer") -> PinnedPages:
         assert mdl is not None, "a kernel buffer is shorter than the longest MDL"
         build_for_nonpaged_pool(mdl)
         mdls.append(mdl)
-    return PinnedPages(mdls, writable=True)
+    return PinnedPages(processor, mdls, writable=True)
 
 
 def _lock_all(

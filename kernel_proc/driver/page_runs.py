@@ -9,44 +9,43 @@ Spec: Linux mthca_provider.c (mthca_reg_phys_mr); docs/memory-registration.md.
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from kernel_proc.hca_abi.contexts import MTT_PRESENT
 
-BusRuns = Sequence[tuple[int, int]]
+BusRun = tuple[int, int]
 
 SMALLEST_SHIFT: Final = 12
 LARGEST_SHIFT: Final = 31
 _MOST_BITS: Final = 1 << LARGEST_SHIFT
 
 
-def page_shift(runs: BusRuns, start: int) -> int:
+def page_shift(runs: Iterable[BusRun], start: int) -> int:
     """Return log2 of the largest page that describes `runs` from region address `start` on.
 
-    ValueError if not even the smallest page does.
+    There is a run. ValueError if not even the smallest page does.
     """
-    first_bus, first_length = runs[0]
-    mask = first_bus ^ start | _MOST_BITS
-    if len(runs) > 1:
-        mask |= first_bus + first_length
-        for bus, length in runs[1:-1]:
-            mask |= bus | bus + length
-        mask |= runs[-1][0]
+    following = iter(runs)
+    bus, length = next(following)
+    mask, end = bus ^ start | _MOST_BITS, bus + length
+    for bus, length in following:
+        mask |= end | bus
+        end = bus + length
     shift = (mask & -mask).bit_length() - 1
     if shift < SMALLEST_SHIFT:
         raise ValueError(f"runs that do not lie in pages: {mask:#x}")
     return shift
 
 
-def count_pages(runs: BusRuns, shift: int) -> int:
+def count_pages(runs: Iterable[BusRun], shift: int) -> int:
     """Return how many pages of 2^shift bytes the runs touch."""
     page = 1 << shift
     inside = page - 1
     return sum(((bus & inside) + length + inside) >> shift for bus, length in runs)
 
 
-def mtt_entries(runs: BusRuns, shift: int) -> bytes:
+def mtt_entries(runs: Iterable[BusRun], shift: int) -> bytes:
     """Return the MTT entries of the runs, as a mailbox carries them."""
     page = 1 << shift
     entries = array("Q")

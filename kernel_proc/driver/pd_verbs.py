@@ -4,15 +4,12 @@ Rules: PASSIVE_LEVEL; neither waits.
 Spec: IBA vol. 1, 11.2.1.5; Linux mthca_pd.c.
 """
 
-import errno
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_proc.driver.refusal import VerbRefused
 from kernel_proc.driver.resources import Resource
 from kernel_proc.driver.verb import Verb
 from shared import verb_codes as code
 from shared.verb_messages import Object
-from shared.verb_reasons import VerbReason
 
 if TYPE_CHECKING:
     from kernel_proc.driver.context import Context
@@ -41,12 +38,9 @@ class Pd(Resource):
 
 
 def alloc_pd(driver: "HcaDriver", context: "Context", request: None, irp: "Irp") -> Object:
-    """Make a protection domain; ENOMEM when all are taken."""
+    """Make a protection domain; ENOMEM when all are taken, or the share of a process."""
     context.require_room()
-    pdn = driver.numbers.pd.allocate()
-    if pdn is None:
-        size = driver.numbers.pd.size
-        raise VerbRefused(errno.ENOMEM, VerbReason.OUT_OF_NUMBERS, 0, size)
+    pdn = driver.numbers.pd.take(context.owner)
     return Object(handle=context.add(Pd(context, pdn)))
 
 

@@ -10,6 +10,7 @@ Spec: Linux mthca_provider.c, mthca_mr.c; docs/memory-registration.md.
 """
 
 import errno
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.driver.memory_keys import MemoryKeys, MttRange
@@ -42,7 +43,6 @@ _RIGHTS: Final = (
     (REMOTE_ATOMIC, abi.MPT_FLAG_ATOMIC),
     (MW_BIND, abi.MPT_FLAG_BIND),
 )
-_NOT_IN_HARDWARE: Final = op.HW2SW_MPT << 8 | op.CMD_STAT_BAD_RES_STATE
 _ALWAYS: Final = abi.MPT_FLAG_REGION | abi.MPT_FLAG_LOCAL_READ | abi.MPT_FLAG_MIO
 
 
@@ -65,8 +65,8 @@ class Translated:
 class Region:
     """One key and what it names; `in_hardware` while accesses by it are granted.
 
-    `uncertain` when a command that grants or ends them was not answered: the key is not used
-    again then.
+    `uncertain` when a command that grants or ends them was not answered: then the key is not used
+    again, and `in_hardware` means that they may be granted.
     """
 
     __slots__ = ("access", "context", "in_hardware", "key", "pdn", "translated", "uncertain")
@@ -109,7 +109,8 @@ class Regions:
     def __init__(self, driver: "HcaDriver") -> None:
         self._driver = driver
         self.keys = MemoryKeys(driver)
-        self._live: dict[Region, None] = {}
+        self._live: dict[Context | None, dict[Region, None]] = {}
+        self._orphans: dict[Region, None] = {}
 
     # Making
 
@@ -155,9 +156,10 @@ class Regions:
         self, pages: PinnedPages, start: int, length: int, zero_based: bool
     ) -> Translated:
         try:
-            shift = page_shift(pages.runs, start)
+            shift = page_shift(pages.runs(), start)
             translated = Translated(pages, start, length, shift, zero_based)
-            translated.mtt = self.keys.make_translations(mtt_entries(pages.runs, shift))
+            entries = mtt_entries(pages.runs(), shift)
+            translated.mtt = self.keys.make_translations(entries)
         except BaseException:
             pages.unpin()
             raise
@@ -167,7 +169,7 @@ class Regions:
         self, context: "Context | None", pdn: int, access: int, translated: Translated
     ) -> Region:
         try:
-            key = self.keys.allocate_key()
+            key = self.keys.allocate_key(context.owner if context is not None else None)
         except BaseException:
             self.give_up(translated)
             raise
@@ -175,11 +177,21 @@ class Regions:
         try:
             self.publish(region)
         except BaseException:
-            self.keys.free_key(key, for_good=region.uncertain)
-            self.give_up(translated, for_good=region.uncertain)
+            if region.uncertain:
+                self._orphan(region)
+            else:
+                self.keys.free_key(key)
+                self.give_up(translated)
             raise
-        self._live[region] = None
+        self._live.setdefault(context, {})[region] = None
         return region
+
+    def _orphan(self, region: Region) -> None:
+        """Keep the pages of a region that nobody has and the HCA may grant, until `forget`."""
+        assert region.translated.mtt is not None
+        self.keys.free_key(region.key, for_good=True)
+        self.keys.free_translations(region.translated.mtt, for_good=True)
+        self._orphans[region] = None
 
     def publish(self, region: Region) -> None:
         """Have the HCA grant accesses by the region's key, as the region is now."""
@@ -204,7 +216,8 @@ class Regions:
         try:
             self.keys.give_to_hardware(entry)
         except VerbRefused as refusal:
-            region.uncertain |= refusal.reason is VerbReason.COMMAND_TIMEOUT
+            if refusal.unanswered:
+                region.uncertain = region.in_hardware = True
             raise
         region.in_hardware = True
 
@@ -220,8 +233,10 @@ class Regions:
         try:
             self.keys.take_from_hardware(region.key)
         except VerbRefused as refusal:
-            done_late = region.uncertain and refusal.detail == _NOT_IN_HARDWARE
-            region.uncertain |= refusal.reason is VerbReason.COMMAND_TIMEOUT
+            done_late = region.uncertain and refusal.is_status(
+                op.HW2SW_MPT, op.CMD_STAT_BAD_RES_STATE
+            )
+            region.uncertain |= refusal.unanswered
             if not done_late:
                 raise
         region.in_hardware = False
@@ -229,7 +244,7 @@ class Regions:
     def release(self, region: Region) -> None:
         """Deregister; a refusal leaves the region as it was."""
         self.withdraw(region)
-        self._live.pop(region, None)
+        self._forget(region)
         self.keys.free_key(region.key, for_good=region.uncertain)
         self.give_up(region.translated, for_good=region.uncertain)
 
@@ -245,9 +260,19 @@ class Regions:
 
         Its segments leave the bus with its process, so the HCA reaches nothing by them.
         """
-        for region in [one for one in self._live if one.context is context]:
+        for region in [one for one in self._orphans if one.context is context]:
+            with suppress(VerbRefused):
+                self.withdraw(region)
             region.translated.pages.unpin()
-            del self._live[region]
+            del self._orphans[region]
+        for region in self._live.pop(context, ()):
+            region.translated.pages.unpin()
+
+    def _forget(self, region: Region) -> None:
+        regions = self._live.get(region.context, {})
+        regions.pop(region, None)
+        if not regions:
+            self._live.pop(region.context, None)
 
     # Rules
 
@@ -263,7 +288,7 @@ class Regions:
     def inspect(self) -> dict[str, Any]:
         """Return how many regions there are, their bytes, and the use of both tables."""
         return {
-            "regions": len(self._live),
-            "bytes": sum(region.length for region in self._live),
+            "regions": sum(map(len, self._live.values())),
+            "bytes": sum(region.length for some in self._live.values() for region in some),
             **self.keys.inspect(),
         }

@@ -52,6 +52,7 @@ _DEAD: Final = 1
 _LONGEST_WORDS: Final = 4096
 _KILL_NS: Final = 5_000_000_000  # a killed process has gone long before
 _CLOSE_MS: Final = 500
+_GIVES_UP: Final = "the HCA cannot go on: "  # and why, in a sentence
 
 Log = Callable[[str], object]
 
@@ -204,7 +205,7 @@ class ProcessLink:
             "packets_sent": self._sent[0],
             "packets_served": self._served[0],
             "segments": len(self._segments),
-            "sleeps": bool(self._sleeps[0]),
+            "sleeps": not self.dead and bool(self._sleeps[0]),
             "catastrophic": any(catastrophic),
         }
 
@@ -297,6 +298,8 @@ class ProcessLink:
 
 
 def _describe_end(end: Any, last_words: str) -> str:
+    if last_words.startswith(_GIVES_UP):
+        return last_words.removeprefix(_GIVES_UP)
     if end.si_code == os.CLD_EXITED:
         how = f"exit code {end.si_status}"
     else:

@@ -18,6 +18,7 @@ REMOTE_WRITE: Final = int(ibv_access_flags.IBV_ACCESS_REMOTE_WRITE)
 REMOTE_READ: Final = int(ibv_access_flags.IBV_ACCESS_REMOTE_READ)
 REMOTE_ATOMIC: Final = int(ibv_access_flags.IBV_ACCESS_REMOTE_ATOMIC)
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
+_GO_ON: Final = frozenset({"state", "next_send_psn", "next_receive_psn"})
 
 TRANSPORTS: Final = {
     table.RC: abi.QPC_TRANSPORT_RC,
@@ -102,6 +103,21 @@ def changed(context: QpContext, request: ModifyQp, step: Step) -> QpContext:
     if mask & table.AV:
         values |= _path(request)
     return context._replace(**values)
+
+
+def settled(known: QpContext, asked: QpContext, live: QpContext) -> QpContext:
+    """Return which of the two a QP has, after a transition from one to the other was not answered.
+
+    What both agree on says nothing, and neither do numbers that go on by themselves.
+    """
+    before, after = granted(known), granted(asked)
+    telling = [
+        name
+        for name in QpContext._fields
+        if name not in _GO_ON and getattr(before, name) != getattr(after, name)
+    ]
+    taken = all(getattr(live, name) == getattr(after, name) for name in telling)
+    return asked if taken else known
 
 
 def granted(context: QpContext) -> QpContext:

@@ -7,6 +7,7 @@ Spec: IBA vol. 1, 10.3; Linux mthca_qp.c.
 import errno
 from typing import TYPE_CHECKING, Any, Final
 
+from kernel_proc.driver import qp_attributes
 from kernel_proc.driver.event_types import QP_MOVED
 from kernel_proc.driver.multicast_groups import detach_all
 from kernel_proc.driver.notification import notification_of
@@ -45,15 +46,25 @@ def is_bad_state(refusal: VerbRefused) -> bool:
 class Qp(QueueResource):
     """A QP; `base` is what it was created with, `hca` its attributes as last known.
 
-    `doubtful` when the HCA may have moved it: an event says so, or a command was not answered.
-    `groups` are the GIDs of the multicast groups it is attached to.
+    `doubtful` when the HCA may have moved it: an event says so, or a command was not answered;
+    `unconfirmed` are the attributes that command may have given it. `groups` are the GIDs of the
+    multicast groups it is attached to, False for one it may or may not be in.
     """
 
     kind = "QP"
     tables = ("qpc", "eqpc", "rdb")
     reserved_number = 0xFF_FFFF  # which stands for a multicast group
 
-    __slots__ = ("base", "doubtful", "groups", "hca", "plan", "qp_type", "signal_all")
+    __slots__ = (
+        "base",
+        "doubtful",
+        "groups",
+        "hca",
+        "plan",
+        "qp_type",
+        "signal_all",
+        "unconfirmed",
+    )
 
     def __init__(
         self, context: "Context", memory: QueueMemory, request: CreateQp, plan: QueuePlan
@@ -63,8 +74,9 @@ class Qp(QueueResource):
         self.signal_all = bool(request.sq_sig_all)
         self.plan = plan
         self.doubtful = False
-        self.groups: dict[bytes, None] = {}
+        self.groups: dict[bytes, bool] = {}
         self.base = self.hca = QpContext()
+        self.unconfirmed: QpContext | None = None
 
     @property
     def state(self) -> int:
@@ -84,14 +96,27 @@ class Qp(QueueResource):
         return flags
 
     def fetch(self, driver: "HcaDriver") -> QpContext:
-        """Ask the HCA for the QP as it is now, and remember the state it is in."""
-        if self.state == table.RESET:
+        """Ask the HCA for the QP as it is now, and remember the state it is in.
+
+        Of a QP in RESET the HCA knows nothing.
+        """
+        if self.state == table.RESET and not self.doubtful:
             return self.hca
-        self.doubtful = False
-        result = driver.channel.run(
-            op.QUERY_QPEE, modifier=self.number, outbox_length=_MAILBOX_LENGTH
-        )
+        doubtful, self.doubtful = self.doubtful, False  # an event meanwhile is another doubt
+        try:
+            result = driver.channel.run(
+                op.QUERY_QPEE, modifier=self.number, outbox_length=_MAILBOX_LENGTH
+            )
+        except VerbRefused as refusal:
+            if is_bad_state(refusal):
+                self.hca, self.unconfirmed = self.base, None
+                return self.hca
+            self.doubtful |= doubtful
+            raise
         live = QpContext(*QP_CONTEXT.unpack_from(result.outbox, QP_MAILBOX_HEAD.size))
+        if self.unconfirmed is not None:
+            self.hca = qp_attributes.settled(self.hca, self.unconfirmed, live)
+            self.unconfirmed = None
         self.hca = self.hca._replace(state=live.state)
         return live
 
@@ -102,14 +127,15 @@ class Qp(QueueResource):
         except VerbRefused as refusal:
             if not is_bad_state(refusal):  # else it is in RESET already
                 raise
-        self.hca = self.base
+        self.hca, self.unconfirmed = self.base, None
         self.doubtful = False
 
     def require_unused(self) -> None:
         """Refuse with EBUSY also while it is attached to a multicast group."""
         super().require_unused()
-        if self.groups:
-            raise VerbRefused(errno.EBUSY, VerbReason.STILL_ATTACHED, self.handle, len(self.groups))
+        attached = sum(self.groups.values())
+        if attached:
+            raise VerbRefused(errno.EBUSY, VerbReason.STILL_ATTACHED, self.handle, attached)
 
     def destroy(self, driver: "HcaDriver") -> None:
         """Reset the QP, whose completions leave its CQs, and give everything back."""

@@ -173,7 +173,12 @@ def _perform(driver: "HcaDriver", qp: Qp, request: ModifyQp, step: Step) -> None
     inbox = None if bare else qp_attributes.mailbox(after, step.mask)
     wanted = step.mask & table.SQD_NOTIFY and request.en_sqd_async_notify
     modifier = qp.number | (op.RTS2SQD_NOTIFY if wanted else 0)
-    driver.channel.run(opcode, modifier=modifier, inbox=inbox)
+    try:
+        driver.channel.run(opcode, modifier=modifier, inbox=inbox)
+    except VerbRefused as refusal:
+        if refusal.unanswered:
+            qp.unconfirmed = after
+        raise
     qp.hca = after
 
 
@@ -189,7 +194,7 @@ def modify_qp(
         try:
             _perform(driver, qp, request, step)
         except VerbRefused as refusal:
-            qp.doubtful |= refusal.reason is VerbReason.COMMAND_TIMEOUT
+            qp.doubtful |= refusal.unanswered
             if not is_bad_state(refusal):
                 raise
             known = qp.state

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, NoReturn, Protoco
 from kernel_proc.driver.event_latch import EventLatch
 from kernel_proc.driver.refusal import VerbRefused
 from kernel_proc.driver.resources import Resource
+from kernel_proc.hca_abi import command_opcodes as op
 from shared.verb_reasons import VerbReason
 from shared.verbs_enums import ibv_access_flags
 
@@ -44,6 +45,9 @@ class QueueMemory(Protocol):
     def free(self, driver: "HcaDriver") -> None:
         """Give it back; the HCA reaches it no more."""
 
+    def lose(self, driver: "HcaDriver") -> None:
+        """Let go of it although the HCA may still reach it."""
+
 
 class UserMemory:
     """Memory of the user's own, inside one arena: the user frees it."""
@@ -69,6 +73,9 @@ class UserMemory:
     def free(self, driver: "HcaDriver") -> None:
         """Leave it to the user."""
 
+    def lose(self, driver: "HcaDriver") -> None:
+        """Leave it to the user: its key is the driver's and used for nothing else."""
+
 
 class KernelMemory:
     """Memory the driver allocates for a kernel client, who sees it as `views`."""
@@ -83,8 +90,11 @@ class KernelMemory:
         self.buffer = driver.buffers.allocate(need.length)
         try:
             return driver.regions.register_kernel(self.buffer, need.pdn, need.access)
-        except BaseException:
-            self.free(driver)
+        except BaseException as error:
+            if isinstance(error, VerbRefused) and error.unanswered:
+                self.lose(driver)
+            else:
+                self.free(driver)
             raise
 
     def free(self, driver: "HcaDriver") -> None:
@@ -93,17 +103,35 @@ class KernelMemory:
             driver.buffers.free(self.buffer)
             self.buffer = None
 
+    def lose(self, driver: "HcaDriver") -> None:
+        """Keep it from others until the HCA has stopped."""
+        if self.buffer is not None:
+            driver.buffers.lose(self.buffer)
+            self.buffer = None
+
 
 class QueueResource(Resource):
     """A queue; `in_hardware` while the HCA has its context.
 
-    `tables` are those of the ICM that have an entry for it.
+    `tables` are those of the ICM that have an entry for it. `spares` is memory it has left, or
+    never used, whose key could not be taken back yet. `asked_back`: the HCA was told once to give
+    the context back, and did not answer.
     """
 
     tables: ClassVar[tuple[str, ...]] = ()
     reserved_number: ClassVar[int] = -1  # which nobody can have
 
-    __slots__ = ("_memory", "_numbers", "in_hardware", "latch", "number", "region", "slots")
+    __slots__ = (
+        "_memory",
+        "_numbers",
+        "asked_back",
+        "in_hardware",
+        "latch",
+        "number",
+        "region",
+        "slots",
+        "spares",
+    )
 
     latch: EventLatch
 
@@ -112,9 +140,11 @@ class QueueResource(Resource):
         self._numbers = numbers
         self._memory = memory
         self.in_hardware = False
+        self.asked_back = False
         self.number = 0
         self.region: Region | None = None
         self.slots: list[int] = []
+        self.spares: list[tuple[Region, QueueMemory]] = []
 
     @property
     def lkey(self) -> int:
@@ -149,15 +179,12 @@ class QueueResource(Resource):
             undo.pop_all()
 
     def _take_number(self) -> int:
-        numbers = self._numbers
-        number = numbers.allocate()
-        if number == self.reserved_number:
-            another = numbers.allocate()
-            numbers.free(self.reserved_number)
-            number = another
-        if number is None:
-            raise VerbRefused(errno.ENOMEM, VerbReason.OUT_OF_NUMBERS, 0, numbers.size)
-        return number
+        numbers, owner = self._numbers, self.context.owner
+        number = numbers.take(owner)
+        if number != self.reserved_number:
+            return number
+        numbers.free(number)  # behind all others, and with its next generation
+        return numbers.take(owner)
 
     def abandon(self, driver: "HcaDriver", refusal: VerbRefused) -> None:
         """Undo a creation whose last command failed.
@@ -165,11 +192,27 @@ class QueueResource(Resource):
         What was not answered may still be carried out: only the HCA can tell then that it uses
         nothing of the queue, and without that everything stays taken.
         """
-        self.in_hardware = refusal.reason is VerbReason.COMMAND_TIMEOUT
+        self.in_hardware = refusal.unanswered
         try:
             self.destroy(driver)
         except VerbRefused as another:
             driver.log(f"{self.kind} {self.number:#x} was not taken back: {another}")
+            self.lose(driver)
+
+    def take_back(self, driver: "HcaDriver", opcode: int) -> None:
+        """Have the HCA give the context back, by the command for its kind.
+
+        If that was not answered once, it may have been done late: then it need not be done again.
+        """
+        if not self.in_hardware:
+            return
+        try:
+            driver.channel.run(opcode, modifier=self.number)
+        except VerbRefused as refusal:
+            if not (self.asked_back and refusal.is_status(opcode, op.CMD_STAT_BAD_RES_STATE)):
+                self.asked_back |= refusal.unanswered
+                raise
+        self.in_hardware = False
 
     def give_back(self, driver: "HcaDriver") -> None:
         """Give everything back; the HCA has no context of the queue any more."""
@@ -177,6 +220,11 @@ class QueueResource(Resource):
             driver.regions.release(self.region)
             self.region = None
         self._memory.free(driver)
+        while self.spares:
+            region, memory = self.spares[-1]
+            driver.regions.release(region)
+            memory.free(driver)
+            self.spares.pop()
         for table in self.tables:
             driver.icm.put(table, self.index)
         for slot in self.slots:
@@ -188,9 +236,24 @@ class QueueResource(Resource):
         """Have other memory from now on, and give back what there was."""
         old, old_memory = self.region, self._memory
         self.region, self._memory = region, memory
-        if old is not None:
-            driver.regions.release(old)
-        old_memory.free(driver)
+        assert old is not None, "a queue that can be moved has memory"
+        self.give_up(driver, old, old_memory)
+
+    def give_up(self, driver: "HcaDriver", region: "Region", memory: QueueMemory) -> None:
+        """Give back memory the HCA does not use; never refuses: what fails is done at the end."""
+        try:
+            driver.regions.release(region)
+        except VerbRefused as refusal:
+            driver.log(f"{self.kind} {self.number:#x}: its spare memory stays: {refusal}")
+            self.spares.append((region, memory))
+        else:
+            memory.free(driver)
+
+    def lose(self, driver: "HcaDriver") -> None:
+        """Keep memory and number from others: the HCA may have the queue still."""
+        self._memory.lose(driver)
+        for _, memory in self.spares:
+            memory.lose(driver)
 
     def attributes(self) -> dict[str, object]:
         """Return what every queue can show."""

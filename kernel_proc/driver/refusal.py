@@ -4,6 +4,8 @@ Rules: raised by verb handlers and what they call; the dispatch routine turns it
 Nothing may be left behind by who raises it.
 """
 
+from errno import EBUSY
+
 from shared.verb_reasons import VerbReason
 
 
@@ -16,3 +18,15 @@ class VerbRefused(Exception):
         self.object = object
         self.detail = detail
         super().__init__(f"errno {errno}, {reason.name} (object {object:#x}, detail {detail:#x})")
+
+    @property
+    def unanswered(self) -> bool:
+        """Tell whether a command was posted and never answered: the HCA may carry it out yet.
+
+        One that the HCA did not take (EAGAIN) has not happened.
+        """
+        return self.reason is VerbReason.COMMAND_TIMEOUT and self.errno == EBUSY
+
+    def is_status(self, opcode: int, status: int) -> bool:
+        """Tell whether the HCA refused this command with this status."""
+        return self.reason is VerbReason.COMMAND_FAILED and self.detail == opcode << 8 | status

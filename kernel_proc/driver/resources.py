@@ -45,9 +45,13 @@ class Resource(ABC):
     def destroy(self, driver: "HcaDriver") -> None:
         """Take the object back from the HCA and give its memory and numbers back.
 
-        May be called again after a VerbRefused, which leaves the object as it was. On a dead HCA
-        the commands that take things back succeed without being sent.
+        May be called again after a VerbRefused. If its first command was refused the object is as
+        it was; later it goes on where it stopped. On a dead HCA the commands that take things back
+        succeed without being sent.
         """
+
+    def lose(self, driver: "HcaDriver") -> None:  # noqa: B027 - most have nothing to keep
+        """Be let go although `destroy` was refused: what the HCA may use is kept from others."""
 
     def attributes(self) -> dict[str, Any]:
         """Return what `inspect` shows beside kind, handle and users: plain values."""

@@ -70,9 +70,7 @@ class Srq(QueueResource):
 
     def destroy(self, driver: "HcaDriver") -> None:
         """Take the queue back; what was posted to it is forgotten."""
-        if self.in_hardware:
-            driver.channel.run(op.HW2SW_SRQ, modifier=self.number)
-            self.in_hardware = False
+        self.take_back(driver, op.HW2SW_SRQ)
         notification = notification_of(driver)
         notification.srqs.pop(self.number, None)
         flush_queued_dpcs(driver.processor)

@@ -126,22 +126,19 @@ def _descriptor_of(context: "Context", number: int) -> _Descriptor:
     return found
 
 
-def _new_domain(driver: "HcaDriver", inode: Inode | None, descriptor: int) -> Domain:
-    numbers = driver.numbers.xrcd
-    number = numbers.allocate()
-    if number is None:
-        raise VerbRefused(errno.ENOMEM, VerbReason.OUT_OF_NUMBERS, 0, numbers.size)
+def _new_domain(context: "Context", inode: Inode | None, descriptor: int) -> Domain:
+    number = context.driver.numbers.xrcd.take(context.owner)
     return Domain(number, inode, descriptor)
 
 
-def _shared_domain(driver: "HcaDriver", found: _Descriptor, oflags: int) -> Domain:
+def _shared_domain(context: "Context", found: _Descriptor, oflags: int) -> Domain:
     """Find or make the domain of an inode; the descriptor is the domain's if it is made."""
-    domains = notification_of(driver).domains
+    domains = notification_of(context.driver).domains
     domain = domains.get(found.inode)
     if domain is None:
         if not oflags & os.O_CREAT:
             raise VerbRefused(errno.EAGAIN, VerbReason.NO_DOMAIN)
-        domain = domains[found.inode] = _new_domain(driver, found.inode, found.own)
+        domain = domains[found.inode] = _new_domain(context, found.inode, found.own)
         return domain
     if oflags & os.O_EXCL:
         refuse(VerbReason.DOMAIN_EXISTS)
@@ -157,11 +154,11 @@ def open_xrcd(
     if request.fd == NO_FD:
         if not request.oflags & os.O_CREAT:
             raise VerbRefused(errno.EAGAIN, VerbReason.NO_DOMAIN)
-        domain = _new_domain(driver, None, -1)
+        domain = _new_domain(context, None, -1)
     else:
         found = _descriptor_of(context, request.fd)
         try:
-            domain = _shared_domain(driver, found, request.oflags)
+            domain = _shared_domain(context, found, request.oflags)
         except VerbRefused:
             found.close()
             raise

@@ -22,6 +22,10 @@ class CommandRefused(Exception):
         self.status = status
 
 
+class CommandNotYet(Exception):
+    """A command's object is in use by a copy under way; it is tried again when that has ended."""
+
+
 def bad_parameter() -> CommandRefused:
     """Make the refusal of a value that cannot be."""
     return CommandRefused(CMD_STAT_BAD_PARAM)

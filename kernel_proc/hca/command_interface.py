@@ -2,7 +2,7 @@
 
 In polling mode GO stays until the command is done. In event mode GO falls when the command is
 accepted; up to 64 are accepted, one executes, first come first served. A command takes effect when
-its modelled time is over.
+its modelled time is over. Commands of event mode may come through the command doorbell instead.
 
 Spec: docs/command-interface.md; Linux drivers/infiniband/hw/mthca/mthca_cmd.c.
 """
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from kernel_proc.hca.command import Command, CommandRefused
+from kernel_proc.hca.command import Command, CommandNotYet, CommandRefused
 from kernel_proc.hca.commands import (
     memory_commands,
     port_commands,
@@ -44,6 +44,9 @@ _ENTRIES: Final = {
 }
 _MOST_OUTSTANDING: Final = 1 << reg.COMMANDS_OUTSTANDING_LOG2
 _CONTROL: Final = reg.HCR_CONTROL_OFFSET // 4
+_POSTED: Final = reg.COMMANDS_POSTED_OFFSET // 8
+_TAKEN: Final = reg.COMMANDS_TAKEN_OFFSET // 8
+_WORD_MASK: Final = (1 << 64) - 1
 _SWAPPED: Final = sys.byteorder == "little"
 _DWORD: Final = 4
 _TIMES: Final = {
@@ -78,12 +81,14 @@ class CommandInterface:
         self._tables: Final = tables
         self._registers: Final = registers
         self._words: Final = words32(registers)
-        self._times: Final = words64(registers)
+        self._live: Final = words64(registers)
+        self._taken = self._live[_TAKEN] = self._live[_POSTED]
         self._model: Final = model
         self._lane: Final[deque[Command]] = deque()
         self._polled: Command | None = None
         self._due_ns = 0
         self._free_ns = 0
+        self.held = 0  # times a command waited for a copy to end
         self._events: Final[deque[tuple[int, Command]]] = deque()
         self._accounts: Final[dict[int, _Account]] = {}
         #: Called before a command takes effect: whoever feeds the device brings it up to date.
@@ -92,14 +97,15 @@ class CommandInterface:
     def run_once(self) -> bool:
         """Accept, execute or complete what there is; False if nothing was due."""
         busy = False
+        if self._live[_POSTED] != self._taken:
+            busy = self._accept_posted()
         if self._words[_CONTROL] & _GO and self._polled is None:
-            busy = self._accept()
+            busy |= self._accept()
         if not self._lane and not self._events:
             return busy
         now = self._tables.clock_ns()
         if self._lane and now >= self._due_ns:
-            self._execute(now)
-            busy = True
+            busy |= self._execute(now)
         while self._events and now >= self._events[0][0]:
             self._tell(self._events.popleft()[1])
             busy = True
@@ -123,15 +129,31 @@ class CommandInterface:
             control,
             event,
         )
-        now = self._tables.clock_ns()
         if event:
             self._words[_CONTROL] = _swap(control & ~reg.HCR_GO_BIT)
         else:
             self._polled = command
+        self._enter_lane(command)
+        return True
+
+    def _accept_posted(self) -> bool:
+        """Accept what was posted through the doorbell, as much as there is room for."""
+        room = _MOST_OUTSTANDING - len(self._lane) - len(self._events)
+        posted = (self._live[_POSTED] - self._taken) & _WORD_MASK
+        count = min(posted, room, reg.COMMAND_RING_ENTRIES)
+        for position in range(self._taken, self._taken + count):
+            place = position % reg.COMMAND_RING_ENTRIES * reg.COMMAND_RING_STRIDE
+            *parameters, control = reg.COMMAND_RING_ENTRY.unpack_from(
+                self._registers, reg.COMMAND_RING_OFFSET + place
+            )
+            self._enter_lane(Command(self._tables.memory, tuple(parameters), control, True))
+        self._taken = self._live[_TAKEN] = (self._taken + count) & _WORD_MASK
+        return count > 0
+
+    def _enter_lane(self, command: Command) -> None:
         self._lane.append(command)
         if len(self._lane) == 1:
-            self._start(command, max(now, self._free_ns))
-        return True
+            self._start(command, max(self._tables.clock_ns(), self._free_ns))
 
     def _start(self, command: Command, start_ns: int) -> None:
         entries = min(command.modifier, _ENTRIES.get(command.opcode, 0))
@@ -139,11 +161,16 @@ class CommandInterface:
         command.asked_ns = self._model.service_ns(command.opcode, entries)
         self._due_ns = self._free_ns = start_ns + command.asked_ns
 
-    def _execute(self, now: int) -> None:
+    def _execute(self, now: int) -> bool:
+        """Let the next command take effect; False if what it names is in use by a copy."""
         if self.before_command is not None:
             self.before_command()
         command = self._lane[0]
-        command.status = self._perform(command)
+        try:
+            command.status = self._perform(command)
+        except CommandNotYet:
+            self.held += 1
+            return False
         self._lane.popleft()
         account = self._accounts.setdefault(command.opcode, _Account())
         account.count += 1
@@ -158,14 +185,15 @@ class CommandInterface:
             self._answer(command)
         if self._lane:
             self._start(self._lane[0], self._free_ns)
+        return True
 
     def _publish(self, opcode: int, account: _Account) -> None:
         """Let the kernel see the times of an opcode."""
         first = _TIMES.get(opcode)
         if first is not None:
-            self._times[first] = account.count
-            self._times[first + 1] = account.asked_ns
-            self._times[first + 2] = account.achieved_ns
+            self._live[first] = account.count
+            self._live[first + 1] = account.asked_ns
+            self._live[first + 2] = account.achieved_ns
 
     def _perform(self, command: Command) -> int:
         handler = _HANDLERS.get(command.opcode)
@@ -198,6 +226,7 @@ class CommandInterface:
             "latency_model": self._model.name,
             "executing": len(self._lane),
             "events_due": len(self._events),
+            "held": self.held,
             "commands": {
                 _name(opcode): {
                     "count": account.count,

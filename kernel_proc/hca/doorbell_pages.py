@@ -74,6 +74,20 @@ class DoorbellPage:
         if rung == seen:
             return False
         count = (rung - seen) & _WORD_MASK
+        if count == 1:
+            entry = words[layout.RING_WORD + (seen & _RING_MASK)]
+            rung = words[layout.RUNG_WORD]
+            if (rung - seen) & _WORD_MASK >= layout.RING_ENTRIES:
+                self._scan(rung)
+                return True
+            self.seen = (seen + 1) & _WORD_MASK
+            self.rings += 1
+            queue = self.queues.get(entry)
+            if queue is not None:
+                queue.rung()
+            else:
+                self.unknown += 1
+            return True
         if count >= layout.RING_ENTRIES:
             self._scan(rung)
             return True

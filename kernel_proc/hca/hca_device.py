@@ -81,6 +81,7 @@ class HcaDevice:
     def remove_segment(self, number: int) -> None:
         """Forget a segment: nothing touches it after this call."""
         self.tables.memory.remove(number)
+        self.tables.engine.copier.segment_gone(number)
 
     def add_doorbells(self, number: int, view: memoryview) -> None:
         """Take the doorbell segment of a session."""
@@ -98,10 +99,14 @@ class HcaDevice:
             tables = self.tables
             busy = self.commands.run_once()
             busy |= tables.doorbells.serve()
+            if tables.engine.waits:
+                busy |= tables.engine.run_due()
             for _ in range(_TURNS_A_ROUND):
                 if not tables.rounds.turn():
                     break
                 busy = True
+                if tables.rounds.long_turn:
+                    break
             if tables.events.stuck:
                 busy |= tables.events.retry()
             if tables.events.raised:
@@ -117,6 +122,10 @@ class HcaDevice:
         if self.failure:
             return None
         due = self.commands.next_deadline_ns()
+        if self.tables.engine.waits:
+            engine_due = self.tables.engine.next_deadline_ns()
+            if engine_due is not None:
+                due = engine_due if due is None else min(due, engine_due)
         if self.tables.events.stuck:
             retry = self._clock_ns() + _RETRY_NS
             due = retry if due is None else min(due, retry)
@@ -137,6 +146,7 @@ class HcaDevice:
         self.tables.stop()
         self.tables.doorbells.close()
         self.tables.memory.close()
+        self.tables.engine.copier.close()
 
     def _raise_line(self) -> None:
         self._words[_LINE] = (self._words[_LINE] + 1) & ((1 << 64) - 1)

@@ -8,7 +8,7 @@ from kernel_proc.hca.command import bad_parameter, bad_resource_state
 from kernel_proc.hca.cq_table import CompletionQueue
 from kernel_proc.hca.device_memory import DeviceMemory
 from kernel_proc.hca.doorbell_pages import DoorbellPage, DoorbellPages
-from kernel_proc.hca.engine.flusher import Flusher
+from kernel_proc.hca.engine.engine import Engine
 from kernel_proc.hca.engine.rounds import Rounds
 from kernel_proc.hca.event_table import EventTable
 from kernel_proc.hca.icm import Icm
@@ -60,12 +60,15 @@ class HcaTables:
         self.cqs: Final = NumberTable[CompletionQueue](RESERVED_CQS)
         self.srqs: Final = NumberTable[SharedReceiveQueue](RESERVED_SRQS)
         self.qps: Final = QpTable(self.doorbells, self.events, self.rounds)
-        self.flusher: Final = Flusher(self.qps, self.rounds)
         self.multicast: Final = MulticastTable()
         self.ports: Final = [
             Port(number, settings.node_guid + number, settings.max_mtu, self.events)
             for number in range(1, settings.ports + 1)
         ]
+        self.engine: Final = Engine(
+            self.qps, self.rounds, self.translation, self.events, self.multicast, self.ports,
+            clock_ns,
+        )  # fmt: skip
         self.management: Final = Management(settings, self.ports)
         self.special_qps: dict[int, int] = {}
         self.firmware = FirmwareState.STOPPED
@@ -107,13 +110,14 @@ class HcaTables:
         for qp in self.qps.all():
             self.qps.reset(qp)
         for srq in self.srqs.all():
-            srq.buffer.close()
+            srq.close()
         for cq in self.cqs.all():
             cq.buffer.close()
         for page in self.doorbells.pages.values():
             page.queues.clear()
             page.waiting.clear()
         self.rounds.clear()
+        self.engine.clear()
         self.events.clear()
         self.qps.configure(0)
         self.cqs.configure(0)
@@ -135,8 +139,15 @@ class HcaTables:
             "srqs": {str(srq.number): srq.inspect() for srq in self.srqs.all()},
             "qps": {str(qp.number): qp.inspect() for qp in self.qps.all()},
             "multicast": self.multicast.inspect(),
-            "ports": {str(port.number): port.inspect() for port in self.ports},
+            "ports": {
+                str(port.number): {
+                    **port.inspect(),
+                    "counters": self.qps.port_figures(port.number).inspect(),
+                }
+                for port in self.ports
+            },
             "doorbells": self.doorbells.inspect(),
             "rounds": self.rounds.inspect(),
-            "flushed": self.flusher.flushed,
+            "flushed": self.engine.flusher.flushed,
+            "private_copies": self.engine.copier.inspect(),
         }

@@ -119,7 +119,16 @@ def _scaled(spreads: dict[str, Spread], factor: float) -> dict[str, Spread]:
 def _read_file(path: str) -> dict[str, Spread]:
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        if "/" not in path and not path.endswith(".toml"):
+            raise LatencyModelError(
+                f"there is no latency model {path!r}: it is none, plausible, prm-ceiling or the "
+                "path of a TOML file"
+            ) from error
+        raise LatencyModelError(
+            f"the latency model {path!r} cannot be read: {error.strerror}"
+        ) from error
+    except ValueError as error:
         raise LatencyModelError(f"the latency model {path!r} cannot be read: {error}") from error
     base = tables.pop("base", "none")
     if base not in ("none", "plausible"):

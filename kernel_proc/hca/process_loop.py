@@ -7,6 +7,7 @@ is spun, since a wake-up is late by more than that.
 Spec: docs/hca-process.md; kernel_proc/hca_abi/registers.py.
 """
 
+import contextlib
 import gc
 import os
 import select
@@ -20,6 +21,7 @@ from shared.clock import now_ns
 SPUN_NS: Final = 200_000  # a deadline nearer than this is spun for
 LONGEST_SLEEP_NS: Final = 1_000_000_000  # nothing depends on it: whoever rings pokes
 _ROUNDS_BETWEEN_LOOKS: Final = 1024  # at the control socket, while busy
+_SWITCH_INTERVAL_S: Final = 0.0002  # how long a copying thread waits to go on, at most
 _GARBAGE_WORTH_COLLECTING: Final = 20_000
 
 
@@ -41,6 +43,8 @@ class ProcessLoop:
         """Run until the kernel is gone or says stop."""
         gc.disable()
         gc.freeze()
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        self._device.tables.engine.copier.use_threads(self._wake)
         self._device.set_sleeping(False)
         try:
             while True:
@@ -48,6 +52,11 @@ class ProcessLoop:
                 self._sleep()
         except ControlEnded:
             return
+
+    def _wake(self) -> None:
+        """Be woken, by a thread that has done a copy: as by whoever rings."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self._poke, 1)
 
     def _work(self) -> None:
         """Do rounds until there was nothing to do for a while and no deadline is near."""

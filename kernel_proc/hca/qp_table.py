@@ -9,10 +9,10 @@ from typing import Final
 
 from kernel_proc.hca.cq_table import CompletionQueue
 from kernel_proc.hca.doorbell_pages import DoorbellPage, DoorbellPages
-from kernel_proc.hca.engine.counters import QpCounters
-from kernel_proc.hca.engine.in_hand import Incoming, Outgoing
 from kernel_proc.hca.event_table import EventTable
+from kernel_proc.hca.in_hand import Incoming, Outgoing
 from kernel_proc.hca.number_table import NumberTable
+from kernel_proc.hca.qp_counters import QpCounters
 from kernel_proc.hca.queue_buffer import QueueBuffer
 from kernel_proc.hca.srq_table import SharedReceiveQueue
 from kernel_proc.hca.work_queue import ReadyQueues, WorkQueue
@@ -40,6 +40,7 @@ class QueuePair:
     __slots__ = (
         "buffer",
         "context",
+        "copies",
         "counters",
         "drain_notify",
         "draining",
@@ -72,6 +73,7 @@ class QueuePair:
         self.receive_psn = 0
         self.draining = False
         self.drain_notify = False
+        self.copies = 0  # from and to private memory, under way for it
         self.outgoing = Outgoing()
         self.incoming = Incoming()
         self.counters = QpCounters()
@@ -203,9 +205,7 @@ class QpTable(NumberTable[QueuePair]):
         position = incoming.srq_position
         if position >= 0 and qp.srq is not None and qp.receive_cq is not None:
             qp.counters.flushes += 1
-            qp.receive_cq.post(
-                qp.number, position, _FLUSHED, is_send=0, srqn=qp.srq.number
-            )
+            qp.receive_cq.post(qp.number, position, _FLUSHED, is_send=0, srqn=qp.srq.number)
         incoming.stop()
 
     def queue_broken(self, queue: WorkQueue) -> None:

@@ -158,6 +158,11 @@ class Translation:
         """Return the hardware-owned entry at an index that is in range."""
         return self._keys[index]
 
+    def named(self, key: int) -> MemoryKey | None:
+        """Return the hardware-owned entry of this very key."""
+        entry = self._keys[key >> 8 & self._mask] if self._keys else None
+        return entry if entry is not None and entry.key == key else None
+
     def insert(self, index: int, key: MemoryKey) -> None:
         """Give an entry to the hardware."""
         self._keys[index] = key
@@ -306,9 +311,10 @@ class Translation:
         if self._windowed.find(1, start, stop) < 0:
             return
         for key in self._keys:
-            if key is not None and key.first_mtt < stop << _SEGMENT_SHIFT:
-                if start << _SEGMENT_SHIFT < key.first_mtt + key.mtt_entries:
-                    key.close_window()
+            if key is None or key.first_mtt >= stop << _SEGMENT_SHIFT:
+                continue
+            if start << _SEGMENT_SHIFT < key.first_mtt + key.mtt_entries:
+                key.close_window()
         self._windowed[start:stop] = bytes(stop - start)
 
     def _page(self, number: int, page: int) -> int:

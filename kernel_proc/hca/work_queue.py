@@ -69,6 +69,11 @@ class EntryRing(IndexWord):
         self.offset = offset
         self.buffer = buffer
 
+    def close(self) -> None:
+        """Give the memory back."""
+        if self.buffer is not None:
+            self.buffer.close()
+
     @property
     def alive(self) -> bool:
         """Whether the memory is still there."""

@@ -310,9 +310,10 @@ class Firmware(NamedTuple):
     catastrophic_offset: int
     catastrophic_words: int
     eq_consumer_offset: int
+    command_ring_entries: int  # 0: commands cannot be posted through a doorbell
 
 
-FIRMWARE: Final = struct.Struct(">Q5I")
+FIRMWARE: Final = struct.Struct(">Q6I")
 
 
 class Adapter(NamedTuple):

@@ -36,20 +36,32 @@ COMMANDS_OUTSTANDING_LOG2: Final = 6
 
 LIVE_WORDS: Final = 0x800
 
+# Commands can also be posted through a command doorbell: entries of the six parameter dwords and
+# dword 6, without a look at GO. Only commands that end with an event are. The entry at position i
+# of all that were posted lies at index i mod COMMAND_RING_ENTRIES; COMMANDS_POSTED publishes it.
+COMMAND_RING_OFFSET: Final = 0x000
+COMMAND_RING_ENTRIES: Final = 32
+COMMAND_RING_ENTRY: Final = struct.Struct(">QIQII")
+COMMAND_RING_STRIDE: Final = 32
+
 # Written by the kernel: one consumer index for each EQ; how many packets it has sent on the control
-# socket, which the HCA serves before the next command; whether the kernel sleeps.
+# socket, which the HCA serves before the next command, and how many commands it has posted through
+# the doorbell; whether the kernel sleeps.
 EQ_CONSUMER_OFFSET: Final = 0x800
 EQ_COUNT: Final = 32
 SENT_OFFSET: Final = 0x900
+COMMANDS_POSTED_OFFSET: Final = 0x908
 KERNEL_SLEEPS_OFFSET: Final = 0x940
 
 # Written by the HCA, each on a line of its own: how often the interrupt line was raised; whether
-# the HCA sleeps; how many packets of the control socket it has served; the catastrophic error
+# the HCA sleeps; how many packets of the control socket it has served, and how many commands it has
+# taken from the doorbell; the catastrophic error
 # buffer, all zero while the device works; for each command, in the order of COMMANDS, how many were
 # executed, and in nanoseconds what their modelled time was and what they took.
 LINE_OFFSET: Final = 0x980
 HCA_SLEEPS_OFFSET: Final = 0x9C0
 SERVED_OFFSET: Final = 0xA00
+COMMANDS_TAKEN_OFFSET: Final = 0xA08
 CATASTROPHIC_OFFSET: Final = 0xA40
 CATASTROPHIC_WORDS: Final = 8
 COMMAND_TIMES_OFFSET: Final = 0xA80

@@ -4,13 +4,15 @@ Rules: PASSIVE_LEVEL; run_down_thread in the thread itself, run_down_process in 
 Spec: WDK, Handling IRP_MJ_CLEANUP; Canceling IRPs; docs/cancellation.md.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kernel_proc.io_manager.cancellation import cancel_matching, cancel_thread_io, threads_of
 from kernel_proc.io_manager.create_close import close_last_handle
 from kernel_proc.io_manager.file_object import FileObject
 from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.irql import PASSIVE_LEVEL
+
+_CLOSED_AT_ONCE: Final = 64  # handles, before others get the processor
 
 if TYPE_CHECKING:
     from kernel_proc.io_manager.handle_table import HandleTable
@@ -69,10 +71,12 @@ def _exit_thread(io: "IoManager", thread: "KThread") -> None:
 
 
 def _close_handles(io: "IoManager", current: "KThread", table: "HandleTable") -> None:
-    for handle in list(table.entries):
+    for number, handle in enumerate(list(table.entries), 1):
         target = table.remove(handle)
         if isinstance(target, FileObject):
             close_file_handle(io, current, target, lock=False)
+        if not number % _CLOSED_AT_ONCE:
+            io.processor.dispatcher.pause()
 
 
 def _wait_for_closes(io: "IoManager", table: "HandleTable") -> None:

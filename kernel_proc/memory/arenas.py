@@ -9,15 +9,18 @@ the table before its lane. A user that breaks rules gets a status, never an exce
 Spec: docs/arenas-and-mdls.md.
 """
 
+import ctypes
 import errno
 import itertools
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from kernel_proc.memory.address_space import AddressSpace
 from kernel_proc.memory.bus import Bus, BusSegment
+from kernel_proc.memory.page_frames import FrameRun
 from kernel_proc.memory.quota import MemoryQuota
 from kernel_proc.scheduling.irql import PASSIVE_LEVEL
 from kernel_proc.scheduling.os_lane import Lane
@@ -35,6 +38,9 @@ from shared.segment import PAGE_SIZE, create_segment, map_segment, round_to_page
 DEFAULT_ARENA_QUOTA: Final = 256 << 20
 DEFAULT_TOTAL_ARENA_QUOTA: Final = 1 << 30
 DEFAULT_ARENA_COUNT: Final = 256  # each holds two descriptors here and one at its user
+
+_madvise: Final = ctypes.CDLL(None, use_errno=True).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _ENDING: Final = "the process is ending"
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -60,7 +66,7 @@ class _Arena:
     no reader can be left with a view of nothing.
     """
 
-    __slots__ = ("length", "mapping", "placed", "segment", "view")
+    __slots__ = ("frames", "length", "mapping", "placed", "segment", "view")
 
     def __init__(self, mapping: mmap.mmap, length: int) -> None:
         self.length = length
@@ -68,10 +74,11 @@ class _Arena:
         self.view = memoryview(mapping)
         self.placed = False
         self.segment: BusSegment | None = None
+        self.frames: list[FrameRun] = []
 
-    def join(self, bus: Bus, descriptor: int, name: str) -> bool:
+    def join(self, bus: Bus, descriptor: int, name: str, pause: Callable[[], object]) -> bool:
         """Give the memory frames and put it on the bus; False if either is used up."""
-        runs = bus.frames.allocate(self.length // PAGE_SIZE)
+        runs = bus.frames.allocate_by_pieces(self.length // PAGE_SIZE, pause)
         if runs is None:
             return False
         own = os.dup(descriptor)
@@ -79,14 +86,16 @@ class _Arena:
         if self.segment is None:
             os.close(own)
             bus.frames.free(runs)
-        return self.segment is not None
+            return False
+        self.frames = runs
+        return True
 
-    def leave(self, bus: Bus) -> None:
+    def leave(self, bus: Bus, pause: Callable[[], object]) -> None:
         """Take the memory off the bus; nobody has it locked."""
         segment, self.segment = self.segment, None
         if segment is not None:
             bus.remove(segment)
-            bus.frames.free(segment.runs)
+            bus.frames.free_by_pieces(self.frames, pause)
             os.close(segment.descriptor)
 
     def empty(self) -> None:
@@ -95,7 +104,11 @@ class _Arena:
         Memory its user keeps mapped would otherwise be counted by no quota. A lane does it: the
         user can hold the segment's lock (by a write from a stuck page).
         """
-        self.mapping.madvise(mmap.MADV_REMOVE)
+        first = ctypes.c_char.from_buffer(self.mapping)
+        # Not `mmap.madvise`, which keeps every thread of this process waiting.
+        if _madvise(ctypes.addressof(first), self.length, mmap.MADV_REMOVE):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 class ArenaTable:
@@ -167,7 +180,7 @@ class ArenaTable:
         if not self._closed and bus is not None:
             name = f"arena {arena_id} of {self._space.process.name}"
             try:
-                joined = arena.join(bus, descriptor, name)
+                joined = arena.join(bus, descriptor, name, self._pause)
             except OSError:
                 return ArenaGrant(
                     STATUS_INSUFFICIENT_RESOURCES, reason="the kernel has no descriptors left"
@@ -177,7 +190,7 @@ class ArenaTable:
                 return ArenaGrant(STATUS_INSUFFICIENT_RESOURCES, reason=reason)
         if self._closed:  # the process ended while this thread waited
             if bus is not None:
-                arena.leave(bus)
+                arena.leave(bus, self._pause)
             return ArenaGrant(STATUS_PROCESS_IS_TERMINATING, reason=_ENDING)
         self._arenas[arena_id] = arena
         return None
@@ -254,12 +267,16 @@ class ArenaTable:
         self.quota.give_back(length)
         self._total.give_back(length)
 
+    def _pause(self) -> None:
+        """Let others run, in the midst of something that takes long."""
+        self._space.process.processor.dispatcher.pause()
+
     def _empty_retired(self) -> None:
         """Empty what is freed and unlocked; only then is it no longer charged."""
         while self._retired:
             arena = self._retired.pop()
             if self._space.bus is not None:
-                arena.leave(self._space.bus)
+                arena.leave(self._space.bus, self._pause)
             try:
                 self._lane.run(arena.empty)
             except RaisedStatus:  # the lane was abandoned; nobody else would give the pages back

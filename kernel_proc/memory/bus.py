@@ -11,9 +11,9 @@ Spec: kernel_proc/hca_abi/registers.py has the same split of an address; docs/bu
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
-from itertools import accumulate
-from operator import sub
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, repeat
+from operator import itemgetter, mul, sub
 from typing import Any, Final, Protocol
 
 from kernel_proc.memory.page_frames import FrameRun, PageFrameAllocator
@@ -23,6 +23,10 @@ SEGMENT_SHIFT: Final = 48
 MOST_SEGMENTS: Final = 1 << 16  # number 0 names nothing
 
 BusRun = tuple[int, int]
+
+RUNS_AT_ONCE: Final = 8192  # what takes a millisecond or two
+
+_count_of: Final = itemgetter(1)
 
 
 class BusDevice(Protocol):
@@ -46,20 +50,42 @@ class FrameMap:
 
     def split(self, address: int, offset: int, length: int) -> list[BusRun]:
         """Cut a range that begins at bus address `address` where the frames are not in a row."""
+        pieces = list(self.split_by_pieces(address, offset, length))
+        return pieces[0] if len(pieces) == 1 else [run for piece in pieces for run in piece]
+
+    def split_by_pieces(self, address: int, offset: int, length: int) -> Iterator[list[BusRun]]:
+        """Cut the same way, by pieces of at most RUNS_AT_ONCE runs; a piece can be empty."""
         if len(self._runs) == 1:
-            return [(address, length)]
+            yield [(address, length)]
+            return
         if self._ends is None:
-            self._ends = list(accumulate(run.count * PAGE_SIZE for run in self._runs))
+            yield from self._find_ends()
         ends = self._ends
+        assert ends is not None
         first = bisect_right(ends, offset)
         last = bisect_left(ends, offset + length)
-        if first == last:
-            return [(address, length)]
-        base = address - offset
-        inner = [base + end for end in ends[first:last]]
+        base, end = address - offset, address + length
+        while last - first >= RUNS_AT_ONCE:
+            inner = [base + at for at in ends[first : first + RUNS_AT_ONCE]]
+            starts = [address, *inner[:-1]]
+            address = inner[-1]
+            first += RUNS_AT_ONCE
+            yield list(zip(starts, map(sub, inner, starts), strict=True))
+        inner = [base + at for at in ends[first:last]]
         starts = [address, *inner]
-        inner.append(address + length)
-        return list(zip(starts, map(sub, inner, starts), strict=True))
+        inner.append(end)
+        yield list(zip(starts, map(sub, inner, starts), strict=True))
+
+    def _find_ends(self) -> Iterator[list[BusRun]]:
+        """Add the lengths up, from 0 on, with an empty piece for each RUNS_AT_ONCE of them."""
+        ends, at = list[int](), 0
+        for begin in range(0, len(self._runs), RUNS_AT_ONCE):
+            counts = map(_count_of, self._runs[begin : begin + RUNS_AT_ONCE])
+            ends += accumulate(map(mul, counts, repeat(PAGE_SIZE)), initial=at)
+            at = ends.pop()
+            yield []
+        ends.append(at)
+        self._ends = ends
 
 
 class BusSegment:
@@ -93,6 +119,10 @@ class BusSegment:
     def bus_runs(self, offset: int, length: int) -> list[BusRun]:
         """Return a range of shared memory as bus addresses and lengths, merged where it may be."""
         return self._frames.split(self.address(offset), offset, length)
+
+    def bus_runs_by_pieces(self, offset: int, length: int) -> Iterator[list[BusRun]]:
+        """Give the same, at most RUNS_AT_ONCE runs at a time."""
+        return self._frames.split_by_pieces(self.address(offset), offset, length)
 
 
 class Bus:

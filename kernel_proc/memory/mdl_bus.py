@@ -8,6 +8,7 @@ Rules: `lock_frames` <= APC_LEVEL, in the context of the process; the rest at an
 Spec: WDK, MmGetMdlPfnArray; docs/bus-addresses.md.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kernel_proc.memory.address_space import AddressSpace, Piece
@@ -33,7 +34,7 @@ def lock_frames(mdl: "Mdl", space: AddressSpace) -> None:
         return
     if space.private_segment() is None:
         raise RaisedStatus(STATUS_INSUFFICIENT_RESOURCES, "no bus addresses are left")
-    frames = space.bus.frames.allocate(pages)
+    frames = space.bus.frames.allocate_by_pieces(pages, mdl.processor.dispatcher.pause)
     if frames is None:
         raise RaisedStatus(STATUS_INSUFFICIENT_RESOURCES, f"{pages} page frames")
     mdl.frames = frames
@@ -52,18 +53,25 @@ def mdl_bus_runs(mdl: "Mdl") -> list[BusRun]:
     Raise STATUS_INVALID_ADDRESS for memory that no device reaches: pool, pages that are not
     locked, a process without a bus.
     """
+    pieces = list(mdl_bus_runs_by_pieces(mdl))
+    return pieces[0] if len(pieces) == 1 else [run for piece in pieces for run in piece]
+
+
+def mdl_bus_runs_by_pieces(mdl: "Mdl") -> Iterator[list[BusRun]]:
+    """Give the same by pieces of at most RUNS_AT_ONCE runs, some empty: there can be very many.
+
+    The buffer stays locked between two pieces.
+    """
     if isinstance(mdl.buffer, KernelBuffer):
-        return mdl.buffer.bus_runs(mdl.byte_count)
+        yield mdl.buffer.bus_runs(mdl.byte_count)
+        return
     if not mdl.pieces or mdl.process is None:
         raise RaisedStatus(STATUS_INVALID_ADDRESS, f"no device reaches {mdl!r}")
-    if len(mdl.pieces) == 1:
-        return _piece_runs(mdl, mdl.pieces[0], mdl.frames)
-    runs, frames = list[BusRun](), mdl.frames
+    frames = mdl.frames
     for piece in mdl.pieces:
-        runs += _piece_runs(mdl, piece, frames)
-        if piece[0] is None:
+        yield from _piece_runs(mdl, piece, frames)
+        if piece[0] is None and len(mdl.pieces) > 1:
             frames = _without(frames, _pages(piece[1], piece[2]))
-    return runs
 
 
 def reaches_device(mdl: "Mdl") -> bool:
@@ -71,17 +79,18 @@ def reaches_device(mdl: "Mdl") -> bool:
     return isinstance(mdl.buffer, KernelBuffer) or mdl.buffer is None
 
 
-def _piece_runs(mdl: "Mdl", piece: Piece, frames: list[FrameRun]) -> list[BusRun]:
+def _piece_runs(mdl: "Mdl", piece: Piece, frames: list[FrameRun]) -> Iterator[list[BusRun]]:
     arena, start, end = piece
     if arena is not None:
         if arena.segment is None:
             raise RaisedStatus(STATUS_INVALID_ADDRESS, f"no device reaches {mdl!r}")
-        return arena.segment.bus_runs(start - arena.base, end - start)
+        return arena.segment.bus_runs_by_pieces(start - arena.base, end - start)
     assert mdl.process is not None
     segment = mdl.process.address_space.private_segment()
     if segment is None or not frames:
         raise RaisedStatus(STATUS_INVALID_ADDRESS, f"no device reaches {mdl!r}")
-    return FrameMap(frames).split(segment.address(start), start % PAGE_SIZE, end - start)
+    address = segment.address(start)
+    return FrameMap(frames).split_by_pieces(address, start % PAGE_SIZE, end - start)
 
 
 def _pages(start: int, end: int) -> int:

@@ -9,7 +9,8 @@ Rules: no waiting; any IRQL. Lists are of runs; a page list exists nowhere.
 Spec: WDK, Physical Memory and MDLs (PFN arrays); docs/bus-addresses.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import repeat
 from math import gcd
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from kernel_proc.memory.extents import Extents
 
 DEFAULT_FRAMES: Final = 1 << 28  # 1 TiB of pages of 4 KiB
+_RUNS_AT_ONCE: Final = 8192  # what takes a millisecond or two
 
 
 class FrameRun(NamedTuple):
@@ -24,6 +26,9 @@ class FrameRun(NamedTuple):
 
     start: int
     count: int  # type: ignore[assignment]  # hides tuple.count
+
+
+_make_run: Final = partial(tuple.__new__, FrameRun)  # without the check that `_make` takes time for
 
 
 class PageFrameAllocator:
@@ -54,6 +59,30 @@ class PageFrameAllocator:
             return None
         self.used += count
         return self._join(taken) if self.largest_run is None else self._deal(taken, count)
+
+    def allocate_by_pieces(self, count: int, pause: Callable[[], object]) -> list[FrameRun] | None:
+        """Give the same for a buffer that can be long; `pause` is called between two pieces."""
+        most = self._chunk * _RUNS_AT_ONCE
+        if self.largest_run is None or count <= most:
+            return self.allocate(count)
+        runs = list[FrameRun]()
+        for done in range(0, count, most):
+            if done:
+                pause()
+            piece = self.allocate(min(most, count - done))
+            if piece is None:
+                self.free_by_pieces(runs, pause)
+                return None
+            runs += piece
+        return runs
+
+    def free_by_pieces(self, runs: list[FrameRun], pause: Callable[[], object]) -> None:
+        """Take runs back as `free` does and empty the list; `pause` as above."""
+        while runs:
+            self.free(runs[-_RUNS_AT_ONCE:])
+            del runs[-_RUNS_AT_ONCE:]
+            if runs:
+                pause()
 
     def allocate_contiguous(self, count: int, alignment: int = 1) -> FrameRun | None:
         """Give frames in a row, the first a multiple of `alignment`; None if that is not to be had.
@@ -115,7 +144,7 @@ class PageFrameAllocator:
         for colour, first, number in taken:
             start = (2 * first + colour) * chunk
             starts = range(start, start + 2 * number * chunk, 2 * chunk)
-            runs += map(FrameRun._make, zip(starts, repeat(chunk)))
+            runs += map(_make_run, zip(starts, repeat(chunk)))
         if rest := count % chunk:
             runs[-1] = FrameRun(runs[-1].start, rest)
         return runs

@@ -61,6 +61,7 @@ class Dispatcher:
     __slots__ = (
         "_greenlet",
         "_leave",
+        "_next_look",
         "_pool",
         "_posted",
         "_processor",
@@ -98,6 +99,7 @@ class Dispatcher:
         self.looping = False
         self.stopping = False
         self.passes = 0
+        self._next_look = _SOURCES_EVERY
         self.switches = 0
         virtual = isinstance(processor.clock, VirtualClock)
         self.idle: Idle = VirtualIdle() if virtual else PollerIdle()
@@ -154,6 +156,14 @@ class Dispatcher:
             self.ready_queue.push(current)
             self.switch_out(current)
 
+    def pause(self) -> None:
+        """Do `yield_execution`, and have what came meanwhile from outside looked at as well.
+
+        For long work in the kernel, between two pieces of some milliseconds.
+        """
+        self._next_look = 0
+        self.yield_execution()
+
     def maybe_end_quantum(self) -> None:
         """Under a seed: have an equal thread take the processor, or not; the IRQL is falling."""
         current = self._processor.current_thread
@@ -200,7 +210,8 @@ class Dispatcher:
             while not finished():
                 if not self._pass():
                     self._be_idle()
-                elif self.passes % _SOURCES_EVERY == 0:
+                elif self.passes >= self._next_look:
+                    self._next_look = self.passes + _SOURCES_EVERY
                     self.idle.look()
         finally:
             self.looping = False

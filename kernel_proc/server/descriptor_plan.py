@@ -15,6 +15,7 @@ from typing import Final
 from kernel_proc.server.connection_gate import AHEAD
 from kernel_proc.settings import KernelSettings
 
+FEWEST: Final = 48  # with which a kernel comes up and serves a user
 _MOST: Final = 1 << 20
 # Sockets, poller, timer, log, the HCA, kernel memory, and what is open for a moment.
 _OWN: Final = 72
@@ -28,6 +29,10 @@ _STRANGERS: Final = 32
 #: Connections of one session beside one for each thread: sockets being replaced.
 _SPARE_CONNECTIONS: Final = 8
 LISTENER_CONNECTIONS: Final = 2
+
+
+class TooFewDescriptors(Exception):
+    """The system grants this process fewer descriptors than a kernel needs; the text says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +64,14 @@ def plan_descriptors(settings: KernelSettings, limit: int) -> DescriptorPlan:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise RLIMIT_NOFILE as far as allowed; return what it is then."""
+    """Raise RLIMIT_NOFILE as far as allowed; return what it is then.
+
+    TooFewDescriptors if no kernel can run with that: libzmq would end the process.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if wanted < FEWEST:
+        raise TooFewDescriptors(f"a kernel needs {FEWEST} descriptors, the limit is {wanted}")
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return soft if soft != resource.RLIM_INFINITY else _MOST
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

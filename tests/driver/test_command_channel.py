@@ -26,17 +26,22 @@ from kernel_proc.scheduling.irql import DISPATCH_LEVEL
 from kernel_proc.scheduling.kernel_clock import VirtualClock
 from kernel_proc.scheduling.kthread import create_system_thread
 from kernel_proc.scheduling.processor import Processor
+from shared.live_words import words64
 from shared.verb_reasons import VerbReason
 
 CONTROL = reg.HCR_CONTROL_OFFSET
+POSTED = reg.COMMANDS_POSTED_OFFSET // 8
+TAKEN = reg.COMMANDS_TAKEN_OFFSET // 8
 
 
 class Firmware:
-    """The other side of the register, moved by hand."""
+    """The other side of the register, and of the command doorbell if `rings`, moved by hand."""
 
     def __init__(self) -> None:
         self.registers = memoryview(bytearray(reg.REGISTER_PAGE_SIZE))
         self.poked = 0
+        self.rings = False
+        self._live = words64(self.registers)
 
     def poke(self) -> None:
         self.poked += 1
@@ -47,7 +52,21 @@ class Firmware:
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        return reg.HCR_PARAMETERS.unpack_from(self.registers, reg.HCR_OFFSET)
+        if not self.rings:
+            return reg.HCR_PARAMETERS.unpack_from(self.registers, reg.HCR_OFFSET)
+        place = self._live[TAKEN] % reg.COMMAND_RING_ENTRIES * reg.COMMAND_RING_STRIDE
+        entry = reg.COMMAND_RING_ENTRY.unpack_from(
+            self.registers, reg.COMMAND_RING_OFFSET + place
+        )
+        assert entry[4] & (reg.HCR_GO_BIT | reg.HCR_E_BIT) == reg.HCR_GO_BIT | reg.HCR_E_BIT
+        return entry[:4]
+
+    @property
+    def has_command(self) -> bool:
+        """Whether there is one to accept."""
+        if self.rings:
+            return bool(self._live[TAKEN] != self._live[POSTED])
+        return bool(self.control & reg.HCR_GO_BIT)
 
     @property
     def token(self) -> int:
@@ -58,9 +77,13 @@ class Firmware:
 
     def accept(self) -> int:
         """Take the command; return its token."""
-        assert self.control & reg.HCR_GO_BIT
-        self.set_control(self.control & ~reg.HCR_GO_BIT)
-        return self.token
+        assert self.has_command
+        token = self.token
+        if self.rings:
+            self._live[TAKEN] += 1
+        else:
+            self.set_control(self.control & ~reg.HCR_GO_BIT)
+        return token
 
     def finish_polled(self, status: int, out_param: int = 0) -> None:
         reg.HCR_OUT_PARAM.pack_into(self.registers, reg.HCR_OUT_PARAM_OFFSET, out_param)
@@ -114,10 +137,11 @@ def bench() -> Bench:
     return Bench()
 
 
-@pytest.fixture
-def events() -> Bench:
+@pytest.fixture(params=[0, reg.COMMAND_RING_ENTRIES], ids=["register", "doorbell"])
+def events(request: pytest.FixtureRequest) -> Bench:
     bench = Bench()
-    bench.processor.run_thread(bench.channel.use_events, 2)
+    bench.processor.run_thread(bench.channel.use_events, 2, request.param)
+    bench.firmware.rings = request.param != 0
     return bench
 
 
@@ -173,7 +197,7 @@ def test_event_mode_has_as_many_commands_as_slots(events: Bench):
         events.settle()
         tokens.append(events.firmware.accept())
     events.settle()
-    assert not events.firmware.control & reg.HCR_GO_BIT
+    assert not events.firmware.has_command
     assert len({token & 3 for token in tokens}) == 4
     assert events.complete(tokens[2], 0, 42)
     events.settle()
@@ -208,14 +232,33 @@ def test_a_late_completion_completes_nobody_else(events: Bench):
     assert events.channel.inspect()["given_up"] == 0
 
 
-def test_a_go_bit_that_stays_is_eagain(events: Bench):
-    first, second = events.ask(), events.ask()
-    events.settle(GO_TIMEOUT_NS + 20_000_000)
-    assert not first
-    assert (second[0].errno, second[0].reason) == (errno.EAGAIN, VerbReason.COMMAND_TIMEOUT)
-    events.complete(events.firmware.accept())
-    events.settle()
-    assert first[0].status == 0
+@pytest.mark.parametrize("ring_entries", [0, reg.COMMAND_RING_ENTRIES])
+def test_commands_the_hca_does_not_take_are_eagain(bench: Bench, ring_entries: int):
+    bench.processor.run_thread(bench.channel.use_events, 6, ring_entries)
+    bench.firmware.rings = ring_entries != 0
+    waiting = [bench.ask() for _ in range(ring_entries or 1)]
+    late = [bench.ask() for _ in range(3 if ring_entries else 1)]
+    bench.settle(GO_TIMEOUT_NS + 20_000_000)
+    assert not any(waiting)
+    for outcome in late:
+        assert (outcome[0].errno, outcome[0].reason) == (errno.EAGAIN, VerbReason.COMMAND_TIMEOUT)
+    for outcome in waiting:
+        bench.complete(bench.firmware.accept())
+        bench.settle()
+        assert outcome[0].status == 0
+    assert not bench.firmware.has_command
+
+
+def test_a_place_in_the_ring_is_used_again_and_again(bench: Bench):
+    bench.processor.run_thread(bench.channel.use_events, 6, reg.COMMAND_RING_ENTRIES)
+    bench.firmware.rings = True
+    for number in range(3 * reg.COMMAND_RING_ENTRIES):
+        outcome = bench.ask(op.SET_ICM_SIZE, in_param=number, modifier=5)
+        bench.settle()
+        assert bench.firmware.parameters[:3] == (number, 5, 0)
+        bench.complete(bench.firmware.accept(), 0, number)
+        bench.settle()
+        assert outcome[0].out_param == number
 
 
 def test_a_polled_command_that_is_never_done(bench: Bench):

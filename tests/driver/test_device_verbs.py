@@ -129,6 +129,9 @@ def address(pd: int) -> CreateAh:
 def test_an_address_handle_holds_its_domain(box: HcaBox, session: HcaSession):
     pd = good(session, IOCTL_ALLOC_PD)
     names, handle = box.commands_of(session, IOCTL_CREATE_AH, address(pd.handle))
+    assert names == ["MAD_IFC"]  # the port's GIDs, once
+    good(session, IOCTL_DESTROY_AH, handle)
+    names, handle = box.commands_of(session, IOCTL_CREATE_AH, address(pd.handle))
     assert names == []
     assert verb(session, IOCTL_DEALLOC_PD, pd)[:2] == (errno.EBUSY, VerbReason.IN_USE)
     good(session, IOCTL_DESTROY_AH, handle)
@@ -145,6 +148,7 @@ def test_an_address_handle_holds_its_domain(box: HcaBox, session: HcaSession):
         ({"dlid": 1 << 16}, VerbReason.BAD_LID),
         ({"src_path_bits": 128}, VerbReason.BAD_PATH_BITS),
         ({"sgid_index": 32}, VerbReason.NO_SUCH_INDEX),
+        ({"sgid_index": 31}, VerbReason.EMPTY_SGID_INDEX),
         ({"flow_label": 1 << 20}, VerbReason.BAD_FLOW_LABEL),
         ({"hop_limit": 256}, VerbReason.BAD_HOP_LIMIT_OR_CLASS),
         ({"traffic_class": 256}, VerbReason.BAD_HOP_LIMIT_OR_CLASS),

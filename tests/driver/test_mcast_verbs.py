@@ -50,12 +50,20 @@ def heads_are_free(box: HcaBox) -> bool:
     return not any(any(table.read(index)) for index in range(table.size // 2))
 
 
+class Kernels:
+    """A context of the kernel, which has no share."""
+
+    process = None
+    owner = None
+
+
 class Member:
     """A QP that is a member and nothing else."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.groups: dict[bytes, None] = {}
+        self.context = Kernels()
+        self.groups: dict[bytes, bool] = {}
 
 
 def test_what_is_refused(box: HcaBox):

@@ -248,10 +248,9 @@ def test_a_refused_rereg_leaves_the_region_as_it_was(
     case: str, box: HcaBox, session: HcaSession, mr: int
 ):
     request, reason = REREG_REFUSED[case]
-    values = {name: getattr(request, name) for name in request.__slots__}
     before = box.tables()
     number = errno.EFAULT if reason == VerbReason.NOT_MAPPED else errno.EINVAL
-    answer = check(session, IOCTL_REREG_MR, ReregMr(**{**values, "handle": mr}), number, reason)
+    answer = check(session, IOCTL_REREG_MR, request._replace(handle=mr), number, reason)
     assert answer.detail == 1  # IBV_REREG_MR_ERR_INPUT
     assert box.tables() == before
 

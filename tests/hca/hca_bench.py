@@ -1,5 +1,7 @@
 """An HCA on the bench: one segment of kernel memory, one session, everything stepped by hand."""
 
+import mmap
+
 from kernel_proc.hca.hca_device import HcaDevice
 from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi import contexts as abi
@@ -74,7 +76,7 @@ class Bench:
         self.status_page = memoryview(bytearray(bells.STATUS_PAGE_LENGTH))
         self.words = self.registers.cast("Q")
         self.status = self.status_page.cast("Q")
-        self.memory = memoryview(bytearray(KERNEL_MEMORY))
+        self.memory = memoryview(mmap.mmap(-1, KERNEL_MEMORY))  # pages cost when touched
         self.doorbells = memoryview(bytearray(bells.SEGMENT_LENGTH))
         self.slots = self.doorbells.cast("Q")
         self.device = HcaDevice(
@@ -144,6 +146,22 @@ class Bench:
         control = opcode | opmod << reg.HCR_OPMOD_SHIFT | reg.HCR_GO_BIT
         control |= reg.HCR_E_BIT if event else 0
         reg.HCR_CONTROL.pack_into(self.registers, reg.HCR_CONTROL_OFFSET, control)
+
+    def post_to_ring(self, opcode: int, *, modifier: int = 0, token: int = 0) -> None:
+        """Post a command through the command doorbell."""
+        posted = self.words[reg.COMMANDS_POSTED_OFFSET // 8]
+        place = posted % reg.COMMAND_RING_ENTRIES * reg.COMMAND_RING_STRIDE
+        control = reg.HCR_GO_BIT | reg.HCR_E_BIT | opcode
+        reg.COMMAND_RING_ENTRY.pack_into(
+            self.registers,
+            reg.COMMAND_RING_OFFSET + place,
+            0,
+            modifier,
+            self.outbox,
+            token << reg.HCR_TOKEN_SHIFT,
+            control,
+        )
+        self.words[reg.COMMANDS_POSTED_OFFSET // 8] = posted + 1
 
     @property
     def control(self) -> int:

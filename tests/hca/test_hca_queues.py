@@ -8,6 +8,7 @@ from kernel_proc.hca_abi import contexts as abi
 from kernel_proc.hca_abi import event_entries as eqe
 from kernel_proc.hca_abi import qp_transitions as table
 from kernel_proc.hca_abi import registers as reg
+from kernel_proc.hca_abi.device_settings import HcaSettings
 from shared import doorbell_layout as bells
 from shared.cqe_layout import CQE_SIZE
 from tests.hca.hca_bench import PAGE, PD, RIGHTS, UAR, Bench, BenchCq
@@ -36,6 +37,43 @@ def test_command_completion_is_an_event_with_token_status_and_result(bench: Benc
     bench.settle()
     (entry,) = bench.events(reg.COMMAND_EQ)
     assert eqe.EQE_COMMAND.unpack_from(entry)[:2] == (7, op.CMD_STAT_BAD_PARAM)
+
+
+def test_commands_of_the_doorbell_are_taken_in_order_between_those_of_the_register(bench: Bench):
+    taken = bench.words[reg.COMMANDS_TAKEN_OFFSET // 8]
+    tokens: list[int] = []
+    for batch in range(6):  # the ring is used more than once
+        for number in range(reg.COMMAND_RING_ENTRIES // 2):
+            bench.post_to_ring(op.NOP, token=batch << 8 | number)
+        bench.post(op.NOP, event=True, token=batch << 8 | 0xFF)
+        bench.settle()
+        tokens += [eqe.EQE_COMMAND.unpack_from(e)[0] for e in bench.events(reg.COMMAND_EQ)]
+    half = [*range(reg.COMMAND_RING_ENTRIES // 2), 0xFF]
+    assert tokens == [batch << 8 | number for batch in range(6) for number in half]
+    assert bench.words[reg.COMMANDS_TAKEN_OFFSET // 8] == taken + 6 * len(half) - 6
+
+
+def test_the_doorbell_takes_no_more_than_may_be_outstanding():
+    bench = Bench(HcaSettings(latency_model="prm-ceiling")).bring_up()
+    for batch in range(2):
+        for number in range(reg.COMMAND_RING_ENTRIES):
+            bench.post_to_ring(op.NOP, token=batch * reg.COMMAND_RING_ENTRIES + number)
+        assert bench.device.run_once()
+    most = 1 << reg.COMMANDS_OUTSTANDING_LOG2
+    taken = bench.words[reg.COMMANDS_TAKEN_OFFSET // 8]
+    assert taken == most
+    for number in range(4):
+        bench.post_to_ring(op.NOP, token=most + number)
+    assert not bench.device.run_once(), "64 are outstanding"
+    assert bench.words[reg.COMMANDS_TAKEN_OFFSET // 8] == taken
+    tokens: list[int] = []
+    while len(tokens) < most + 4:
+        due = bench.device.next_deadline_ns()
+        assert due is not None
+        bench.now = max(bench.now, due)
+        bench.settle()
+        tokens += [eqe.EQE_COMMAND.unpack_from(e)[0] for e in bench.events(reg.COMMAND_EQ)]
+    assert tokens == list(range(most + 4))
 
 
 def test_the_line_is_raised_and_a_sleeping_kernel_woken(bench: Bench):

@@ -55,6 +55,61 @@ def start(
             help="Append the log to this file, and keep it, instead of one in the runtime folder.",
         ),
     ] = None,
+    no_hca: Annotated[bool, typer.Option("--no-hca", help="Run no HCA.")] = False,
+    latency_model: Annotated[
+        str | None,
+        typer.Option(
+            "--latency-model",
+            metavar="MODEL",
+            help="Time of HCA commands: none, plausible, prm-ceiling, or a TOML file.",
+        ),
+    ] = None,
+    latency_factor: Annotated[
+        float | None,
+        typer.Option(
+            "--latency-factor", metavar="X", help="Multiply the times of the latency model."
+        ),
+    ] = None,
+    command_mode: Annotated[
+        str | None,
+        typer.Option(
+            "--command-mode",
+            metavar="MODE",
+            help="How the driver learns that a command is done: event or polling.",
+        ),
+    ] = None,
+    fragmentation: Annotated[
+        int | None,
+        typer.Option(
+            "--fragmentation",
+            metavar="N",
+            help="Longest run of page frames; 0: frames are not fragmented.",
+        ),
+    ] = None,
+    max_qp_rd_atom: Annotated[
+        int | None,
+        typer.Option(
+            "--max-qp-rd-atom",
+            metavar="N",
+            help="RDMA reads and atomics a QP may have outstanding.",
+        ),
+    ] = None,
+    spin_us: Annotated[
+        int | None,
+        typer.Option(
+            "--spin-us",
+            metavar="US",
+            help="Time an idle processor looks for requests before it sleeps.",
+        ),
+    ] = None,
+    hca_spin_us: Annotated[
+        int | None,
+        typer.Option(
+            "--hca-spin-us",
+            metavar="US",
+            help="Time an idle HCA looks for work before it sleeps.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a kernel in the background; it runs until it is stopped."""
@@ -65,7 +120,19 @@ def start(
         kernel = start_kernel(
             name,
             owner_bound=False,
-            settings={"verifier": verifier, "driver": driver, "log": log},
+            settings={
+                "verifier": verifier,
+                "driver": driver,
+                "log": log,
+                "hca": not no_hca,
+                "latency_model": latency_model,
+                "latency_factor": latency_factor,
+                "command_mode": command_mode,
+                "fragmentation": fragmentation,
+                "max_qp_rd_atom": max_qp_rd_atom,
+                "spin_us": spin_us,
+                "hca_spin_us": hca_spin_us,
+            },
         )
         status = kernel_status(name)
     _show(status, as_json, f"kernel {name!r} is running (pid {kernel.pid}), log {kernel.log}")

@@ -36,6 +36,8 @@ _GIVE_UP_SECONDS: Final = 5.0
 _EXIT_SECONDS: Final = 5.0
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 _MAX_LINE: Final = 4096
+_MODEL: Final = "latency_model"
+_ON_BY_DEFAULT: Final = ("hca", "threaded_dpcs")  # what False says something about
 _MAX_OUTPUT: Final = 1 << 20
 
 
@@ -101,8 +103,9 @@ def start_kernel(
     """Start a kernel and wait until it is ready.
 
     `settings` are the kernel's options by name (`verifier=True` becomes `--verifier`,
-    `driver=["mailbox.py:driver_entry"]` loads a driver, `log="FILE"` keeps its log there). A
-    kernel that is not bound to its owner goes on when this process ends.
+    `driver=["mailbox.py:driver_entry"]` loads a driver, `log="FILE"` keeps its log there,
+    `hca=False` becomes `--no-hca`); files are found from the folder of this process. A kernel that
+    is not bound to its owner goes on when this process ends.
     """
     with folder_errors():
         paths = instance_paths(name)
@@ -158,8 +161,11 @@ def _spawn(
         elif isinstance(value, (list, tuple)):
             for one in value:
                 arguments += [option, _driver_from_here(str(one))]
+        elif value is False and setting in _ON_BY_DEFAULT:
+            arguments.append("--no-" + setting.replace("_", "-"))
         elif value is not False and value is not None:
-            arguments += [option, str(value)]
+            text = str(value)
+            arguments += [option, _model_from_here(text) if setting == _MODEL else text]
     environment = dict(os.environ)
     path = environment.get("PYTHONPATH")  # so that it finds the very packages used here
     environment["PYTHONPATH"] = f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)
@@ -183,6 +189,12 @@ def _spawn(
     # is meant to outlive it.
     process.returncode = 0
     return process.pid, pidfd
+
+
+def _model_from_here(model: str) -> str:
+    """Name a latency model's file so that the kernel, which runs in another folder, finds it."""
+    is_file = "/" in model or model.endswith(".toml")
+    return os.path.abspath(model) if is_file else model
 
 
 def _driver_from_here(specification: str) -> str:

@@ -4,6 +4,7 @@ Spec: rdma-core, pyverbs/addr.pyx; ibv_create_ah(3), ibv_create_ah_from_wc(3).
 """
 
 import ctypes
+import errno
 import struct
 from typing import Any, ClassVar, Final
 
@@ -14,6 +15,7 @@ from user_proc.verbs.argument_types import require
 from user_proc.verbs.c_integers import to_u8, to_u64
 from user_proc.verbs.completion import WC
 from user_proc.verbs.pd import PD
+from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 from user_proc.verbs.utils import GID_LENGTH
 from user_proc.verbs.verb_object import VerbObject
 from user_proc.verbs.verb_session import Resource, VerbRefusal
@@ -75,6 +77,12 @@ class AH(VerbObject):
             header = ctypes.string_at(to_u64(grh), _GRH.size)
             flow, _, _, _, sgid, dgid = _GRH.unpack(header)
             index = domain.context.find_gid(port, dgid)
+            if index is None:  # a multicast GID, too: nobody answers as a group
+                raise PyverbsRDMAError(
+                    "Failed to create AH",
+                    errno.EINVAL,
+                    reason=f"the GRH went to {GID.of(dgid)}, which is no GID of port {port}",
+                )
             route = GlobalRoute(GID.of(sgid), flow & 0xFFFFF, index, 0xFF, flow >> 20 & 0xFF)
         return AHAttr(
             dlid=completion.slid,

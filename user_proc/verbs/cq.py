@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 from shared.cqe_layout import CQE_SIZE
 from shared.verb_codes import IOCTL_CREATE_CQ, IOCTL_DESTROY_CQ, IOCTL_RESIZE_CQ
 from shared.verb_messages import CqCreated, CreateCq, ResizeCq
+from shared.verb_reasons import VerbReason
 from user_proc.provider.cq_ring import CqRing
 from user_proc.transport.inproc_channel import InprocChannel
 from user_proc.verbs.argument_types import optional, require
@@ -278,6 +279,7 @@ class CQ(VerbObject):
         number, text = to_int(cqe), "Failed to resize CQ"
         with self._closing:
             handle, session, parts = self._handle, self._session, self._parts
+            session.require_usable()
             if not self.ring.settled:
                 raise PyverbsRDMAError(
                     text, errno.EBUSY, reason="an interrupted resize has not been settled yet"
@@ -300,8 +302,14 @@ class CQ(VerbObject):
             parts.keep_the_last()
 
     def _take_back(self, refusal: VerbRefusal) -> None:
-        """Undo the preparations of a resize that was refused; keep both when nobody knows."""
-        if refusal.errno != errno.EPROTO and len(self._parts.memories) > 1:
+        """Undo the preparations of a resize that was refused.
+
+        Both memories are kept when nobody knows which the device uses, or which it used last.
+        """
+        uncertain = refusal.kind == VerbReason.RESIZE_UNCERTAIN or refusal.session_is_over
+        if uncertain or refusal.errno == errno.EPROTO:
+            return
+        if len(self._parts.memories) > 1:
             self.ring.settle(resized=False)
             self._parts.memories.pop().release()
 
@@ -315,7 +323,9 @@ class CQ(VerbObject):
             raise session.trouble_error("Failed to poll CQ")
         doorbells = session.doorbells
         if doorbells.device_is_dead:
-            session.die("the device has failed: close the context and open it again")
+            session.die(
+                "the device has failed: close the context and open it again", device_failed=True
+            )
             raise session.trouble_error("Failed to poll CQ")
         self._empty_looks += 1
         if self._empty_looks > doorbells.spin_hint:

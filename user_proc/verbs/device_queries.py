@@ -164,12 +164,12 @@ class DeviceQueries(Parent):
             reason="the device has no clock that can be read",
         )
 
-    def find_gid(self, port: int, raw: bytes) -> int:
-        """Give the index of a GID in a port's table, 0 if it is not there (a multicast GID)."""
+    def find_gid(self, port: int, raw: bytes) -> int | None:
+        """Give the index of a GID in a port's table, None if it is not there."""
         for entry in self.query_gid_table(1 << 16):
             if entry.port_num == port and _raw(entry) == raw:
                 return entry.gid_index
-        return 0
+        return None
 
     # Asking
 

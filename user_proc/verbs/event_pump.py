@@ -26,6 +26,7 @@ from shared.message_codec import MessageError, decode_as, encode
 from shared.nt_status import nt_success, status_name
 from shared.verb_codes import VERB_NAMES, VERB_RESULT
 from shared.verb_messages import Event, Object
+from shared.verb_reasons import VerbReason
 from user_proc.errors import CallInProgress, SofthcaError
 from user_proc.transport.field_limits import UnpackableField
 from user_proc.transport.inproc_channel import InprocChannel
@@ -118,7 +119,8 @@ class EventPump:
             number, reason, about, detail = VERB_RESULT.unpack_from(output)
             if number:
                 stream.over = True
-                self._session.die(reason_text(reason, about, detail))
+                failed = reason == VerbReason.DEVICE_FATAL
+                self._session.die(reason_text(reason, about, detail), device_failed=failed)
                 return
             event = decode_as(Event, output[VERB_RESULT.size :])
         except (MessageError, struct.error) as error:

@@ -74,7 +74,8 @@ _TEXTS: Final[dict[str, Text]] = {
     "WRONG_KIND": "object {object} is of another kind",
     "IN_USE": "{detail} objects made on it still exist: close them first",
     "OUT_OF_NUMBERS": "all {detail} the device can have are in use",
-    "OUT_OF_HANDLES": "the context has {detail} objects, as many as it may",
+    "OUT_OF_SHARE": "this process has {detail}, as many as one may (hca_percent_per_process)",
+    "OUT_OF_HANDLES": "this process has {detail} objects, as many as it may",
     "OUT_OF_DOORBELLS": "all {detail} doorbells of this process are in use",
     "COMMAND_FAILED": _command,
     "COMMAND_TIMEOUT": "the device did not answer command {detail:#x} in time",
@@ -173,6 +174,9 @@ _TEXTS: Final[dict[str, Text]] = {
     "CQ_WITHOUT_CHANNEL": "the completion queue was made without a channel",
     "NO_DOORBELLS": "this process has not asked for its doorbell segment",
     "WOULD_WAIT": "the call would wait above PASSIVE_LEVEL",
+    "RESIZE_UNCERTAIN": (
+        "the device did not say whether it has moved the queue, whose memory stays in use: close it"
+    ),
     "NOT_PER_OBJECT": "the event belongs to the device, not to an object",
 }
 

@@ -4,6 +4,7 @@ Rules: the sinks run in the listener; they take short locks and wait for nothing
 Spec: ibv_get_cq_event(3), ibv_get_async_event(3); docs/verbs.md.
 """
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from user_proc.transport.completion_table import Flag
 
 _CQ_ERROR: Final = int(ibv_event_type.IBV_EVENT_CQ_ERR)
+_DEVICE_FATAL: Final = int(ibv_event_type.IBV_EVENT_DEVICE_FATAL)
 _COMPLETIONS_AHEAD: Final = 2
 
 _E = TypeVar("_E")
@@ -64,6 +66,8 @@ class SessionEvents:
         self._channels: Final[list[EventFdQueue[ObjectEvents]]] = []
         self._objects: Final[dict[int, ObjectEvents]] = {}
         self._flags: Final[list[Flag]] = []
+        self._failure_lock: Final = threading.Lock()
+        self._failure_told = False
         session.when_dead(self._end)
         try:
             self._want(IOCTL_GET_CA_FATAL_EVENT, self._fatal, once=True)
@@ -182,12 +186,21 @@ class SessionEvents:
         self._tell()
 
     def _fatal(self, event: Event) -> None:
-        self._asynchronous(event)
         self._session.die(
-            "the device has failed: close the context and open it again after its reset"
+            "the device has failed: close the context and open it again after its reset",
+            device_failed=True,
         )
 
+    def _tell_of_the_failure(self) -> None:
+        """Queue the device's last event, once: a verb or a poll may learn of it before it comes."""
+        with self._failure_lock:
+            if not self._failure_told:
+                self._failure_told = True
+                self.asynchronous.put(AsynchronousEvent(_DEVICE_FATAL, None, 0))
+
     def _end(self) -> None:
+        if self._session.device_failed:
+            self._tell_of_the_failure()
         self.asynchronous.end()
         for channel in list(self._channels):
             channel.end()

@@ -23,6 +23,7 @@ class VerbObject(Parent):
         self._resource: Resource | None = None
         self._session = session
         super().__init__()
+        session.require_usable()  # before any memory is asked for
 
     @property
     def _handle(self) -> int:

@@ -61,17 +61,24 @@ os.register_at_fork(after_in_child=_refuse_in_child)
 class VerbRefusal(Exception):
     """A verb was refused, or could not be asked: errno and a sentence.
 
-    `session_is_over` tells that nothing of the session is left in the kernel.
+    `session_is_over` tells that nothing of the session is left in the kernel, `kind` is the
+    driver's VerbReason, 0 if it was not the driver that refused.
     """
 
     def __init__(
-        self, number: int, reason: str, session_is_over: bool = False, detail: int = 0
+        self,
+        number: int,
+        reason: str,
+        session_is_over: bool = False,
+        detail: int = 0,
+        kind: int = VerbReason.NONE,
     ) -> None:
         super().__init__(reason)
         self.errno = number
         self.reason = reason
         self.session_is_over = session_is_over
         self.detail = detail
+        self.kind = kind
 
     def error(self, text: str) -> PyverbsError:
         """Give the exception of the API; text is pyverbs' for the verb."""
@@ -111,6 +118,7 @@ class VerbSession:
     """What all objects of one context share; `doorbells` are those of the whole process.
 
     `trouble` is empty while all is well, else a sentence: the session is closed, forked or dead.
+    `device_failed` tells that it was the device that died: its last event is the program's to get.
     """
 
     def __init__(
@@ -125,11 +133,17 @@ class VerbSession:
         self._destroyer = 0  # the thread that clears
         self.trouble = ""
         self.dead = False
+        self.device_failed = False
         self._on_death: list[Callable[[], None]] = []
         self.opened: Final = self.call(OpenContext, IOCTL_OPEN_CONTEXT)
         _sessions.add(self)
 
     # Verbs
+
+    def require_usable(self) -> None:
+        """Raise PyverbsUserError in a forked child, and when the context has been closed."""
+        if self.trouble and not self.dead:
+            raise PyverbsUserError(f"the object cannot be used: {self.trouble}")
 
     def call(self, reply: type[_M], code: int, request: VerbMessage | None = None) -> _M:
         """Ask a verb that answers with a message; VerbRefusal if it is refused."""
@@ -190,8 +204,7 @@ class VerbSession:
         return True
 
     def _ask(self, code: int, request: VerbMessage | None) -> bytes:
-        if self.trouble and not self.dead:
-            raise PyverbsUserError(f"the object cannot be used: {self.trouble}")
+        self.require_usable()
         if self.forgotten:
             self.destroy_forgotten()
         output = bytearray(VERB_OUTPUT_LENGTH)
@@ -222,8 +235,8 @@ class VerbSession:
             text = reason_text(reason, about, detail)
             is_over = reason == VerbReason.DEVICE_FATAL
             if is_over:
-                self.die(text)
-            raise VerbRefusal(number, text, is_over, detail)
+                self.die(text, device_failed=True)
+            raise VerbRefusal(number, text, is_over, detail, reason)
         return bytes(output[VERB_RESULT.size : length])
 
     # The end
@@ -234,10 +247,11 @@ class VerbSession:
         if self.dead:
             routine()
 
-    def die(self, reason: str) -> None:
+    def die(self, reason: str, *, device_failed: bool = False) -> None:
         """Note that device or kernel has ended; every waiter is woken. From any thread."""
         if not self.trouble:
             self.trouble = reason
+        self.device_failed = self.device_failed or device_failed
         self.dead = True
         for routine in list(self._on_death):
             routine()

@@ -8,6 +8,7 @@ from typing import Final
 
 from kernel_proc.hca.command import (
     Command,
+    CommandNotYet,
     CommandRefused,
     bad_index,
     bad_parameter,
@@ -54,6 +55,8 @@ def hw2sw_mpt(hca: HcaTables, command: Command) -> None:
         raise CommandRefused(op.CMD_STAT_REG_BOUND)
     if key.users:
         raise CommandRefused(op.CMD_STAT_RESOURCE_BUSY)
+    if key.copies:
+        raise CommandNotYet
     if not command.opmod & op.HW2SW_MPT_NO_OUTBOX:
         command.outbox(_pack(key, abi.MPT_STATUS_SOFTWARE))
     hca.translation.remove(index)

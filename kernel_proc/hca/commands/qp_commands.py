@@ -9,7 +9,7 @@ Spec: IBA vol. 1, 10.3.1; PRM, QP transitions; kernel_proc/hca_abi/qp_transition
 from functools import lru_cache
 from typing import Any, Final
 
-from kernel_proc.hca.command import Command, CommandRefused, bad_index, bad_parameter
+from kernel_proc.hca.command import Command, CommandNotYet, CommandRefused, bad_index, bad_parameter
 from kernel_proc.hca.commands.queue_commands import check_ring
 from kernel_proc.hca.cq_table import CompletionQueue
 from kernel_proc.hca.hca_tables import FirmwareState, HcaTables
@@ -298,6 +298,8 @@ def rts2sqd(hca: HcaTables, command: Command) -> None:
 def err2rst(hca: HcaTables, command: Command) -> None:
     """Let a QP go from any state; its entries leave its CQs, so nothing is flushed before."""
     qp = _existing(hca, command)
+    if qp.copies:
+        raise CommandNotYet  # nothing touches its memory after this command
     if not command.opmod & op.ERR2RST_NO_OUTBOX and command.out_param:
         command.outbox(_pack(qp))
     hca.qps.reset(qp)

@@ -217,7 +217,7 @@ def hw2sw_srq(hca: HcaTables, command: Command) -> None:
     hca.srqs.remove(srq)
     hca.doorbells.release(srq.page, RING_SRQ, srq.slot)
     srq.error_told = True  # for a doorbell that is still in hand
-    srq.buffer.close()
+    srq.close()
     if srq.cq is not None:
         srq.cq.users -= 1
 

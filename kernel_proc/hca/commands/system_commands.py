@@ -33,6 +33,7 @@ def query_fw(hca: HcaTables, command: Command) -> None:
         catastrophic_offset=registers.CATASTROPHIC_OFFSET,
         catastrophic_words=registers.CATASTROPHIC_WORDS,
         eq_consumer_offset=registers.EQ_CONSUMER_OFFSET,
+        command_ring_entries=registers.COMMAND_RING_ENTRIES,
     )
     command.outbox(abi.FIRMWARE.pack(*firmware))
 

@@ -27,7 +27,7 @@ class Flusher:
         rounds.serve_with(RING_SEND, states.SQE, self.flush)
         rounds.serve_with(RING_RECEIVE, states.ERR, self.flush)
 
-    def flush(self, queue: WorkQueue, most: int) -> bool:
+    def flush(self, queue: WorkQueue, most: int, room: int) -> bool:
         """Complete up to `most` entries; True if more are posted."""
         outstanding = queue.outstanding()
         if queue.broken:

@@ -5,7 +5,7 @@ Spec: shared/wqe_layout.py.
 
 from typing import Final
 
-from kernel_proc.hca.engine.in_hand import Element, Incoming
+from kernel_proc.hca.in_hand import Element, Incoming
 from kernel_proc.hca.work_queue import EntryRing
 from shared.wqe_layout import RECEIVE_HEAD, RECEIVE_SGE_OFFSET, SGE
 

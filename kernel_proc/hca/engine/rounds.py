@@ -2,7 +2,8 @@
 
 A queue is ready when its owner rang it, or when a change of state gave it something to do, and
 there is a service for its kind in the QP's state. A service does a bounded piece and says whether
-it wants another turn.
+it wants another turn: 16 requests or 128 KiB, whatever comes first. A queue that is alone may move
+the bytes of its next turns at once; that ends the device's round.
 
 Rules: one thread; a turn ends in bounded time.
 Spec: docs/hca-process.md.
@@ -16,8 +17,11 @@ from kernel_proc.hca.doorbell_pages import DoorbellPage
 from kernel_proc.hca.work_queue import WorkQueue
 
 REQUESTS_A_TURN: Final = 16
+BYTES_A_TURN: Final = 128 << 10
+BYTES_ALONE: Final = 1 << 20
 
-Service = Callable[[WorkQueue, int], bool]
+#: Serves a queue: at most so many requests, or so many bytes.
+Service = Callable[[WorkQueue, int, int], bool]
 
 _STATES: Final = 8  # a power of two above the QP states
 
@@ -29,6 +33,7 @@ class Rounds:
         self._services: Final[list[Service | None]] = [None] * (4 * _STATES)
         self._circle: Final[deque[DoorbellPage]] = deque()
         self.turns = 0
+        self.long_turn = False  # the last one moved more than a turn's bytes
 
     def serve_with(self, kind: int, state: int, service: Service) -> None:
         """Name the service of a kind of queue in a state; without one it waits."""
@@ -57,7 +62,8 @@ class Rounds:
         queue = queues.popleft()
         queue.queued = False
         service = self._services[queue.kind * _STATES + queue.qp.state]
-        if service is not None and service(queue, REQUESTS_A_TURN) and not queue.queued:
+        room = BYTES_A_TURN if queues or self._circle else BYTES_ALONE
+        if service is not None and service(queue, REQUESTS_A_TURN, room) and not queue.queued:
             queue.queued = True
             queues.append(queue)
         if queues:

@@ -6,10 +6,11 @@ that changes meanwhile harms its owner's message and nothing else.
 Spec: shared/wqe_layout.py; IBA vol. 1, 10.7.
 """
 
+import struct
 from typing import Final
 
 from kernel_proc.hca.engine import operations as ops
-from kernel_proc.hca.engine.in_hand import Element, Outgoing
+from kernel_proc.hca.in_hand import Element, Outgoing
 from kernel_proc.hca.work_queue import WorkQueue
 from kernel_proc.hca_abi import contexts as abi
 from shared.verbs_enums import ibv_send_flags
@@ -21,6 +22,9 @@ SOLICITED: Final = int(ibv_send_flags.IBV_SEND_SOLICITED)
 INLINE: Final = int(ibv_send_flags.IBV_SEND_INLINE)
 
 _unpack_head: Final = SEND_HEAD.unpack_from
+# The same without the fields that only datagrams have.
+_unpack_connected: Final = struct.Struct("<IIIIQIIQQ48x8xI20x").unpack_from
+_UD: Final = abi.QPC_TRANSPORT_UD
 _unpack_element: Final = SGE.unpack_from
 _ELEMENT_SHIFT: Final = SGE.size.bit_length() - 1
 _OPCODES: Final = ops.OPCODES
@@ -36,22 +40,17 @@ def read_send(queue: WorkQueue, out: Outgoing) -> int:
     The queue's memory is alive.
     """
     view, place = queue.entry(queue.head)
-    (
-        opcode,
-        flags,
-        count,
-        out.imm_data,
-        out.remote_address,
-        out.rkey,
-        out.srqn,
-        out.compare_add,
-        out.swap,
-        out.vector,
-        out.remote_qpn,
-        out.remote_qkey,
-        inline_length,
-    ) = _unpack_head(view, place)
     context = queue.qp.context
+    if context.transport == _UD:
+        (
+            opcode, flags, count, out.imm_data, _, _, _, _, _, out.vector, out.remote_qpn,
+            out.remote_qkey, inline_length,
+        ) = _unpack_head(view, place)  # fmt: skip
+    else:
+        (
+            opcode, flags, count, out.imm_data, out.remote_address, out.rkey, out.srqn,
+            out.compare_add, out.swap, inline_length,
+        ) = _unpack_connected(view, place)  # fmt: skip
     if context.flags & abi.QPC_SIGNAL_ALL:
         flags |= SIGNALED
     out.flags = flags

@@ -226,7 +226,7 @@ def test_mail_waits_without_holding_the_processor(new_rig: Callable[..., Rig]):
 def test_what_it_says_at_its_end_is_the_reason(new_rig: Callable[..., Rig]):
     rig = new_rig(b'{"latency_factor": "fast"}')
     rig.wait_until(lambda: bool(rig.deaths))
-    assert "exit code 1; its last words: the HCA cannot go on: latency_factor" in rig.deaths[0]
+    assert rig.deaths[0].startswith("latency_factor")
     assert any(line.startswith("HCA: the HCA cannot go on") for line in rig.trouble)
 
 

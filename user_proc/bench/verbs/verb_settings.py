@@ -98,7 +98,7 @@ def full_run() -> VerbsSettings:
         registration_ns=60 * _SECOND,
         mix_ns=60 * _SECOND,
         opens=20,
-        largest_kernel_region=256 * _MIB,
+        largest_kernel_region=64 * _MIB,
     )
 
 

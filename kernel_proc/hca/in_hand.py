@@ -8,10 +8,9 @@ the error state they are flushed with the rest, each once.
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernel_proc.hca.engine.packets import Path, Request
+from kernel_proc.hca.packets import Path, Request
 
 if TYPE_CHECKING:
-    from kernel_proc.hca.engine.private_copier import CopyJob
     from kernel_proc.hca.port import Port
     from kernel_proc.hca_abi.contexts import QpContext
 
@@ -24,13 +23,15 @@ class Outgoing:
 
     `waiting`: nothing goes on before the deadline, an answer, or the end of a copy. `retries` and
     `rnr_retries` were used since something last went on. `fetched` is the data of the present
-    chunk where it is not a view: inline, or copied out of private memory; `answer_due` whether a responder may still answer.
+    chunk where it is not a view: inline, or copied out of private memory. `answer_due` says that
+    a responder may still answer, `chunk` how many bytes the last run of packets was about.
     """
 
     __slots__ = (
         "action",
         "answer_due",
         "busy",
+        "chunk",
         "compare_add",
         "context",
         "deadline_ns",
@@ -66,6 +67,7 @@ class Outgoing:
         self.answer_due = False
         self.timed_out = False
         self.deadline_ns = 0
+        self.chunk = 0
         self.action = 0
         self.opcode = 0
         self.flags = 0
@@ -86,7 +88,7 @@ class Outgoing:
         self.retries = 0
         self.rnr_retries = 0
         self.fetched: memoryview | None = None
-        self.job: CopyJob | None = None
+        self.job: object | None = None  # a copy, told from others by what it is
         self.context: QpContext | None = None
         self.port: Port | None = None
         self.port_version = -1
@@ -133,6 +135,7 @@ class Incoming:
         "nak_sent",
         "offset",
         "opcode",
+        "other_mtu",
         "position",
         "room",
         "srq_position",
@@ -147,8 +150,9 @@ class Incoming:
         self.srq_position = -1
         self.established = False
         self.nak_sent = False
-        self.job: CopyJob | None = None
+        self.job: object | None = None  # a copy, told from others by what it is
         self.executed: deque[Executed] = deque()
+        self.other_mtu = 0  # where it is not the peer's: the smaller one, as a shift
         self.checked_path: Path | None = None
         self.checked_context: QpContext | None = None
         self.checked_version = -1

@@ -109,6 +109,13 @@ class Request:
         self.srqn = 0
         self.data: Data = NO_DATA
 
+    def copied(self) -> "Request":
+        """Return another record with all of it but the data."""
+        made = Request(self.path, self.transport, self.source_qpn, self.destination_qpn)
+        for name in _KEPT:
+            setattr(made, name, getattr(self, name))
+        return made
+
     def payload(self) -> bytes:
         """Return the bytes of `data`."""
         return _join(self.data)
@@ -146,6 +153,7 @@ class Request:
         return made
 
 
+_KEPT: Final = tuple(name for name in Request.__slots__ if name != "data")
 _REQUEST: Final = struct.Struct("<BBBBHHHBBIIIIIIQIIQQII40s")
 
 ACKNOWLEDGE: Final = 0
