@@ -7,7 +7,6 @@ Rules: dispatcher's OS thread only.
 """
 
 import contextlib
-import json
 import os
 import threading
 from collections.abc import Callable
@@ -39,6 +38,7 @@ from kernel_proc.server.request_socket import RequestSocket
 from kernel_proc.server.rundown import Rundown
 from kernel_proc.server.session import SessionTable
 from kernel_proc.server.session_server import SessionServer
+from kernel_proc.server.state_text import state_text
 from kernel_proc.settings import KernelSettings
 from shared.connection_file import own_record, write_record
 from shared.envelope import VERSION
@@ -84,6 +84,7 @@ class Machine:
             else None
         )
         self.stop_reason = ""
+        self._states_asked = 0
         self.stopped_clean = True
         self._outboxes = Outboxes()
         self._plan = plan_descriptors(settings, descriptors)
@@ -234,12 +235,29 @@ class Machine:
     # Looking inside
 
     def write_state(self) -> None:
-        """Put `inspect()` as JSON into the instance's folder, in one step."""
+        """Have `inspect()` put as JSON into the instance's folder; a thread does it, without haste.
+
+        Who asks meanwhile gets what is so after that: one that was begun before is not written.
+        """
+        self._states_asked += 1
+        if self._states_asked == 1:
+            create_system_thread(self.processor, self._write_states, name="state")
+
+    def _write_states(self) -> None:
+        while self._states_asked:
+            asked = self._states_asked
+            text = state_text(self.inspect(), self.processor.dispatcher.pause)
+            if self._states_asked == asked:
+                self._write_state(text)
+                self._states_asked = 0
+
+    def _write_state(self, text: str) -> None:
+        """Put a text into the state file, in one step."""
         assert self._lock is not None
         path = self._lock.state_path
         temporary = path.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps(self.inspect()) + "\n", encoding="utf-8")
+            temporary.write_text(text + "\n", encoding="utf-8")
             temporary.rename(path)
         except OSError as error:
             with contextlib.suppress(OSError):

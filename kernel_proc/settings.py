@@ -102,7 +102,7 @@ _HELP: Final[dict[str, str]] = {
     "verifier": "check kernel code as Driver Verifier does",
     "guarded_mutexes_at_apc_level": "guarded mutexes as since Windows 8, not as in Server 2003",
     "threaded_dpcs": "run threaded DPCs in their thread, not at DISPATCH_LEVEL",
-    "seed": "in verifier mode, switch between equal threads as this seed decides",
+    "seed": "decides latency draws, and in verifier mode the switching between equal threads",
     "log": "file to append the log to (default: standard error)",
     "driver": "a driver to load, MODULE:ENTRY or FILE.py:ENTRY; may be given again",
     "hca": "run an HCA, in a process of its own",

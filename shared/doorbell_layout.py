@@ -31,12 +31,16 @@ RING_RECEIVE: Final = 2
 RING_SRQ: Final = 3
 RING_CQ_ARM: Final = 4
 
-# An arm word: solicited only, a sequence number that makes each arm another value (1 on), and the
-# consumer index at arming.
+# An arm word: solicited only, a sequence number that makes each arm another value (1 on), how many
+# arms ago the last one for any entry was, and the consumer index at arming. The HCA may see the
+# last of several arms only; that number, 0 if there was none and 7 for that many or more, tells it
+# whether one for any entry was among those it has not seen.
 ARM_SOLICITED: Final = 1 << 63
 ARM_SEQUENCE_SHIFT: Final = 48
 ARM_SEQUENCE_MASK: Final = (1 << 15) - 1
-INDEX_MASK: Final = (1 << 48) - 1
+ARM_ANY_AGE_SHIFT: Final = 45
+ARM_ANY_AGE_MASK: Final = 7
+INDEX_MASK: Final = (1 << ARM_ANY_AGE_SHIFT) - 1
 
 # The status page, in words.
 STATUS_PAGE_LENGTH: Final = 4096

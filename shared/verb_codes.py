@@ -16,6 +16,8 @@ from shared.ioctl_codes import FILE_ANY_ACCESS, METHOD_BUFFERED, ctl_code
 
 HCA_DEVICE: Final = "mthca0"
 HCA_DEVICE_TYPE: Final = 0x8003
+#: The same driver's device for what concerns the HCA as a whole; open also while it is dead.
+HCA_CONTROL_DEVICE: Final = "mthca0_control"
 
 # errno, reason (verb_reasons), object (a handle or number), detail (its meaning is the reason's)
 VERB_RESULT: Final = struct.Struct("<IIQQ")
@@ -63,6 +65,9 @@ IOCTL_GET_CQ_COMP_EVENT: Final = _verb(0x42)
 IOCTL_GET_CQ_ASYNC_EVENT: Final = _verb(0x43)
 IOCTL_GET_QP_ASYNC_EVENT: Final = _verb(0x44)
 IOCTL_GET_SRQ_ASYNC_EVENT: Final = _verb(0x45)
+
+#: Of the control device: no input, VERB_RESULT as output. Contexts of before stay dead.
+IOCTL_RESET_HCA: Final = _verb(0x80)
 
 VERB_NAMES: Final[dict[int, str]] = {
     IOCTL_OPEN_CONTEXT: "open_context",

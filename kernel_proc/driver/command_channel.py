@@ -15,6 +15,7 @@ Spec: Linux mthca_cmd.c; WinOFED hw/mthca/kernel/mthca_cmd.c; docs/command-inter
 
 import errno
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from kernel_proc.channel_interface.command_journal import CommandRecord
@@ -76,6 +77,9 @@ class CommandChannel:
         self._slots: CommandSlots | None = None
         self.mailboxes = Mailboxes(memory)
         self.dead = False
+        self.on_fatal: Callable[[str], object] | None = None
+        where = slice(reg.CATASTROPHIC_OFFSET, reg.CATASTROPHIC_OFFSET + 8 * reg.CATASTROPHIC_WORDS)
+        self._error = link.registers[where]
         self.executed: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
         self.verb_of: dict[KThread, int] = {}
@@ -241,6 +245,9 @@ class CommandChannel:
             self._slots.fail()
 
     def _require_alive(self) -> None:
+        if not self.dead and self.on_fatal is not None and any(self._error):
+            # Nobody else looks before interrupts are taken.
+            self.on_fatal(f"its error buffer holds {self._error.hex()}")
         if self.dead:
             raise VerbRefused(errno.EIO, VerbReason.DEVICE_FATAL)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _R = TypeVar("_R", bound=Resource)
 
 _LAST_HANDLE: Final = (1 << 32) - 1
-_ENDED_AT_ONCE: Final = 256  # objects of a run-down, before others get the processor
+_AT_ONCE: Final = 256  # objects ended or looked at, before others get the processor
 
 
 class Context:
@@ -203,7 +203,7 @@ class Context:
             for resource in free or [next(reversed(self._objects.values()))]:
                 self._end(resource)
                 ended += 1
-                if not ended % _ENDED_AT_ONCE:
+                if not ended % _AT_ONCE:
                     self.driver.processor.dispatcher.pause()
         self.driver.regions.forget(self)
         self.driver.leave_slots(self.rings_for)
@@ -229,5 +229,13 @@ class Context:
             "uar": self.uar,
             "dead": self.driver.dead,
             "closing": self.closing,
-            "objects": [resource.inspect() for resource in self._objects.values()],
+            "objects": self._inspect_objects(),
         }
+
+    def _inspect_objects(self) -> list[dict[str, Any]]:
+        objects = []
+        for number, resource in enumerate(self.objects(), 1):
+            objects.append(resource.inspect())
+            if not number % _AT_ONCE:
+                self.driver.processor.dispatcher.pause()
+        return objects

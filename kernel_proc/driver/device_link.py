@@ -18,15 +18,18 @@ class DeviceLink(Protocol):
     `registers` is the register page; it stays the same memory over restarts, zeroed by each.
     `line` is the interrupt line: the driver connects its Interrupt to it. `dead` is True from the
     device's death until `restart`; then `on_death` is called once, in the dispatcher, with the
-    reason. `generation` counts restarts. `status_page` belongs to the present generation.
+    reason. `generation` counts restarts.
     """
 
     registers: memoryview
-    status_page: memoryview
     line: InterruptLine
     dead: bool
     generation: int
     on_death: Callable[[str], object] | None
+
+    @property
+    def status_page(self) -> memoryview:
+        """The status page of the present generation."""
 
     def poke(self) -> None:
         """Have the HCA look at its registers, after a store that it must see; any IRQL."""

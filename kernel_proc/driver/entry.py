@@ -1,4 +1,4 @@
-"""Loading the HCA driver: its device, its dispatch table, and the bring-up.
+"""Loading the HCA driver: its two devices, their dispatch table, and the bring-up.
 
 Rules: PASSIVE_LEVEL; returns before the HCA is up.
 Spec: WDK, Writing a DriverEntry Routine.
@@ -7,7 +7,7 @@ Spec: WDK, Writing a DriverEntry Routine.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kernel_proc.driver import dispatch
+from kernel_proc.driver import control_device, dispatch
 from kernel_proc.driver.hca_extension import HcaExtension
 from kernel_proc.driver.internal_requests import internal_device_control
 from kernel_proc.driver.limits import Profile
@@ -20,10 +20,12 @@ from kernel_proc.io_manager.irp_flags import (
     IRP_MJ_DEVICE_CONTROL,
     IRP_MJ_INTERNAL_DEVICE_CONTROL,
 )
-from shared.verb_codes import HCA_DEVICE, HCA_DEVICE_TYPE
+from shared.verb_codes import HCA_CONTROL_DEVICE, HCA_DEVICE, HCA_DEVICE_TYPE
 
 if TYPE_CHECKING:
     from kernel_proc.driver.device_link import DeviceLink
+    from kernel_proc.io_manager.driver_object import DeviceObject
+    from kernel_proc.io_manager.irp import DispatchRoutine, Irp
     from kernel_proc.io_manager.namespace import IoManager
     from kernel_proc.memory.kernel_memory import KernelMemory
 
@@ -37,7 +39,7 @@ def load(
     *,
     polls_commands: bool = False,
 ) -> DriverObject:
-    """Make the driver and its device, and begin to bring the HCA up.
+    """Make the driver and its devices, and begin to bring the HCA up.
 
     `link` is on the bus that `memory` belongs to, and becomes the driver's to stop. With
     `polls_commands` the end of a command is looked for in the register, one command at a time;
@@ -53,21 +55,41 @@ def load(
         profile or Profile(),
         polls_commands=polls_commands,
     )
-    driver.major_function[IRP_MJ_CREATE] = dispatch.create
-    driver.major_function[IRP_MJ_CLEANUP] = dispatch.cleanup
-    driver.major_function[IRP_MJ_CLOSE] = dispatch.close
-    driver.major_function[IRP_MJ_DEVICE_CONTROL] = dispatch.device_control
-    driver.major_function[IRP_MJ_INTERNAL_DEVICE_CONTROL] = internal_device_control
+    opened, control = control_device.create_or_close, control_device.device_control
+    driver.major_function[IRP_MJ_CREATE] = _either(dispatch.create, opened)
+    driver.major_function[IRP_MJ_CLEANUP] = _either(dispatch.cleanup, opened)
+    driver.major_function[IRP_MJ_CLOSE] = _either(dispatch.close, opened)
+    driver.major_function[IRP_MJ_DEVICE_CONTROL] = _either(dispatch.device_control, control)
+    driver.major_function[IRP_MJ_INTERNAL_DEVICE_CONTROL] = _either(
+        internal_device_control, control
+    )
     driver.driver_unload = unload
     create_device(driver, HCA_DEVICE, HCA_DEVICE_TYPE, extension=extension)
+    create_device(
+        driver,
+        HCA_CONTROL_DEVICE,
+        HCA_DEVICE_TYPE,
+        extension=control_device.HcaControl(extension),
+    )
     extension.start()
     return driver
 
 
+def _either(of_hca: "DispatchRoutine", of_control: "DispatchRoutine") -> "DispatchRoutine":
+    """Return the dispatch routine that serves both devices."""
+
+    def dispatched(device: "DeviceObject", irp: "Irp") -> int:
+        is_control = type(device.device_extension) is control_device.HcaControl
+        return of_control(device, irp) if is_control else of_hca(device, irp)
+
+    return dispatched
+
+
 def unload(driver: DriverObject) -> None:
-    """Take the HCA down and the device away; no file is open any more (WDK: DriverUnload)."""
-    for device in list(driver.devices):
-        device.device_extension.stop()
+    """Take the HCA down and the devices away; no file is open any more (WDK: DriverUnload)."""
+    for device in reversed(driver.devices[:]):
+        if isinstance(device.device_extension, HcaExtension):
+            device.device_extension.stop()
         delete_device(device)
 
 

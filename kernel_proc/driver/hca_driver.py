@@ -176,7 +176,7 @@ class HcaDriver:
             "icm": self.icm.inspect(),
             "regions": self.regions.inspect(),
             "buffers": self.buffers.inspect(),
-            "contexts": [context.inspect() for context in self.contexts.values()],
+            "contexts": [context.inspect() for context in list(self.contexts.values())],
         }
 
 

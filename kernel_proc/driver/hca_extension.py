@@ -79,7 +79,7 @@ class HcaExtension:
             self._changing.release()
 
     def _new_life(self) -> HcaDriver:
-        return HcaDriver(
+        life = HcaDriver(
             self._io,
             self._link,
             self._memory,
@@ -89,6 +89,8 @@ class HcaExtension:
             self._make_sinks,
             polls_commands=self._polls_commands,
         )
+        life.channel.on_fatal = self.fail
+        return life
 
     def _bring_up(self) -> None:
         life = self.life
@@ -210,7 +212,7 @@ class HcaExtension:
             "hca": life.inspect() if self._up else {},
             "dead_contexts": [
                 context.inspect()
-                for context in self._contexts.values()
+                for context in list(self._contexts.values())
                 if context.driver is not life
             ],
         }

@@ -70,7 +70,6 @@ class LocalLink:
         self._scheduled = False
         self._segments: dict[int, tuple[memoryview | None, int]] = {}
         self._page = StatusPage()
-        self.status_page = self._page.view
         self._device: Device | None = self._begin()
         processor.dispatcher.device = self
         self.line.attach()
@@ -98,6 +97,11 @@ class LocalLink:
     def next_deadline_ns(self) -> int | None:
         """Return the device's next deadline."""
         return self._device.next_deadline_ns() if self._device is not None else None
+
+    @property
+    def status_page(self) -> memoryview:
+        """The page of the present generation."""
+        return self._page.view
 
     def add_segment(self, number: int, view: memoryview | None, descriptor: int) -> None:
         """Tell of memory; the device gets a descriptor of its own."""
@@ -143,7 +147,6 @@ class LocalLink:
         self._page.set_fatal(_DEAD)
         self._page.close()
         self._page = StatusPage()
-        self.status_page = self._page.view
         self.line.reset()
         self.generation += 1
         self._device = device = self._begin()

@@ -94,7 +94,6 @@ class ProcessLink:
         self._gone = Event(processor, notification=True)
         self._child: HcaChild | None = None
         self._page = StatusPage()
-        self.status_page = self._page.view
         self._closed = False
         processor.add_source(self._line_event, self._line_woke)
         self.line.attach()
@@ -108,6 +107,11 @@ class ProcessLink:
         if self._sleeps[0]:
             with contextlib.suppress(BlockingIOError):  # so often unread: it will wake
                 os.eventfd_write(self._poke, 1)
+
+    @property
+    def status_page(self) -> memoryview:
+        """The page of the present generation."""
+        return self._page.view
 
     def add_segment(self, number: int, view: memoryview | None, descriptor: int) -> None:
         """Tell of memory; once known here it is told again after every restart."""
@@ -158,7 +162,6 @@ class ProcessLink:
         self.line.reset()
         self._page.close()
         self._page = StatusPage()
-        self.status_page = self._page.view
         self.generation += 1
         self._sender = self._begin(spawn_hca())
         self.dead = False

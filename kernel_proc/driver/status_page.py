@@ -52,8 +52,9 @@ class StatusPage:
         words64(self.view[place : place + WORD])[0] = code
 
     def close(self) -> None:
-        """Give the descriptor back; mappings stay with those who have them."""
+        """Give the descriptor back; the mapping, which has its own, goes with its last view."""
         if self.descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(self.descriptor)
             self.descriptor = -1
+            self.view = memoryview(bytearray(STATUS_PAGE_LENGTH))

@@ -156,10 +156,9 @@ class CompletionQueue:
         word = self.page.index(self.context.arm_slot)
         if word is None or word == self.last_arm or self.dead:
             return
+        self.armed = max(self.armed, _wanted(word, self.last_arm))
         self.last_arm = word
         self.arms += 1
-        wanted = ARMED_SOLICITED if word & doorbell_layout.ARM_SOLICITED else ARMED
-        self.armed = max(self.armed, wanted)
         newest = self.producer if self.armed == ARMED else self.solicited
         if newest > word & _ARM_INDEX:
             self._fire()
@@ -273,6 +272,21 @@ class CompletionQueue:
         self.armed = DISARMED
         self.fired = True
         self._events.completion(self.context.completion_eq, self.number)
+
+
+def _wanted(word: int, last_seen: int) -> int:
+    """Return what the arms since the last one seen ask for together: the widest of them."""
+    if not word & doorbell_layout.ARM_SOLICITED:
+        return ARMED
+    most = doorbell_layout.ARM_ANY_AGE_MASK
+    age = word >> doorbell_layout.ARM_ANY_AGE_SHIFT & most
+    sequences = doorbell_layout.ARM_SEQUENCE_MASK
+    now, before = (
+        one >> doorbell_layout.ARM_SEQUENCE_SHIFT & sequences for one in (word, last_seen)
+    )
+    unseen = (now - before) % sequences
+    # An age at its most may be more; then rather an event too many than one too few.
+    return ARMED if age and age < unseen else ARMED_SOLICITED
 
 
 def _contiguous(buffer: QueueBuffer, position: int, mask: int) -> memoryview:

@@ -94,6 +94,12 @@ class DoorbellPage:
         self._read_ring(words, seen, min(count, _ENTRIES_A_TURN))
         return True
 
+    @property
+    def has_rung(self) -> bool:
+        """Whether there is something to serve."""
+        words = self.words
+        return words is not None and (bool(self.waiting) or words[layout.RUNG_WORD] != self.seen)
+
     def index(self, slot: int) -> int | None:
         """Read the index word of a slot that exists; None when the session is gone."""
         return self.words[layout.FIRST_SLOT_WORD + slot] if self.words is not None else None

@@ -59,6 +59,8 @@ class HcaDevice:
         self._words: Final = words64(registers)
         self._status: Final = words64(status_page)
         self.tables: Final = HcaTables(settings, self._words, clock_ns)
+        self._heap: Final = self.tables.engine.deadlines.heap
+        self._copier: Final = self.tables.engine.copier
         self.commands: Final = CommandInterface(self.tables, registers.cast("B"), model)
         self._status[STATUS_SPIN_HINT_WORD] = settings.spin_hint
         self.set_sleeping(True)  # until somebody runs it who does not
@@ -99,7 +101,7 @@ class HcaDevice:
             tables = self.tables
             busy = self.commands.run_once()
             busy |= tables.doorbells.serve()
-            if tables.engine.waits:
+            if self._heap or self._copier.outstanding:
                 busy |= tables.engine.run_due()
             for _ in range(_TURNS_A_ROUND):
                 if not tables.rounds.turn():
@@ -116,6 +118,11 @@ class HcaDevice:
         except Exception as error:
             self._die(error)
             return False
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether threads copy from or to private memory."""
+        return self._copier.outstanding > 0
 
     def next_deadline_ns(self) -> int | None:
         """Return when `run_once` must be called although nobody rings; None: no need."""

@@ -53,7 +53,7 @@ class HcaTables:
         self.clock_ns: Final = clock_ns
         self.memory: Final = DeviceMemory()
         self.doorbells: Final = DoorbellPages()
-        self.rounds: Final = Rounds()
+        self.rounds: Final = Rounds(self.doorbells)
         self.icm: Final = Icm(self.memory)
         self.events: Final = EventTable(register_words)
         self.translation: Final = Translation(self.memory)

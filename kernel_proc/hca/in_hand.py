@@ -24,11 +24,13 @@ class Outgoing:
     `waiting`: nothing goes on before the deadline, an answer, or the end of a copy. `retries` and
     `rnr_retries` were used since something last went on. `fetched` is the data of the present
     chunk where it is not a view: inline, or copied out of private memory. `answer_due` says that
-    a responder may still answer, `chunk` how many bytes the last run of packets was about.
+    a responder may still answer, `chunk` how many bytes the last run of packets was about, `again`
+    the same if it is to be sent once more.
     """
 
     __slots__ = (
         "action",
+        "again",
         "answer_due",
         "busy",
         "chunk",
@@ -68,6 +70,7 @@ class Outgoing:
         self.timed_out = False
         self.deadline_ns = 0
         self.chunk = 0
+        self.again = 0
         self.action = 0
         self.opcode = 0
         self.flags = 0
@@ -102,6 +105,7 @@ class Outgoing:
         self.timed_out = False
         self.deadline_ns = 0
         self.fetched = None
+        self.again = 0
         self.job = None
 
 
@@ -121,10 +125,12 @@ class Incoming:
 
     `opcode` is -1 between messages. `srq_position` names an entry taken of a shared queue.
     `executed` are the last reads and atomics. `checked` are the path and the context that were
-    found to fit together, under the version of the port's tables.
+    found to fit together, under the version of the port's tables. `backlog` are datagrams that came
+    while one is being stored in private memory.
     """
 
     __slots__ = (
+        "backlog",
         "checked_context",
         "checked_path",
         "checked_version",
@@ -148,6 +154,7 @@ class Incoming:
         self.room = 0
         self.position = 0
         self.srq_position = -1
+        self.backlog: deque[Request] = deque()
         self.established = False
         self.nak_sent = False
         self.job: object | None = None  # a copy, told from others by what it is
@@ -164,3 +171,4 @@ class Incoming:
         self.elements = []
         self.srq_position = -1
         self.job = None
+        self.backlog.clear()

@@ -3,7 +3,8 @@
 A request is a run of packets of one message: FIRST and LAST say which. It counts as
 max(1, ceil(bytes / MTU)) packets and takes as many PSNs. `data` holds views of the sender's
 memory, since on this machine the responder copies from there directly; the byte form holds the
-bytes. An answer is ACK, a NAK, an RNR NAK, or NOTHING, when nobody will answer (yet).
+bytes. An answer is ACK, a NAK, an RNR NAK, NOTHING when nobody answers, or IN_HAND when the answer
+will come later, since the responder needs somebody's private memory for it.
 
 Rules: views in `data` live as long as the call they are given to.
 Spec: IBA vol. 1, ch. 9 (BTH, DETH, RETH, AtomicETH, AETH); 8.3 (GRH).
@@ -163,6 +164,7 @@ NAK_REMOTE_ACCESS: Final = 3
 NAK_REMOTE_OPERATION: Final = 4
 NAK_NOT_READY: Final = 5
 SILENCE: Final = 6
+WAIT: Final = 7
 _ANSWER: Final = struct.Struct("<B7xQ")
 
 
@@ -186,7 +188,7 @@ class Answer:
         if len(data) < _ANSWER.size:
             raise PacketError("an answer that was cut")
         kind, value = _ANSWER.unpack_from(data)
-        if kind > SILENCE:
+        if kind > WAIT:
             raise PacketError(f"an answer of kind {kind}")
         return cls(kind, value, memoryview(data)[_ANSWER.size :])
 
@@ -198,6 +200,7 @@ REMOTE_ACCESS_ERROR: Final = Answer(NAK_REMOTE_ACCESS)
 REMOTE_OPERATION_ERROR: Final = Answer(NAK_REMOTE_OPERATION)
 NOT_READY: Final = tuple(Answer(NAK_NOT_READY, code) for code in range(32))
 NOTHING: Final = Answer(SILENCE)
+IN_HAND: Final = Answer(WAIT)
 
 
 def _join(data: Data) -> bytes:

@@ -20,7 +20,9 @@ from shared.clock import now_ns
 
 SPUN_NS: Final = 200_000  # a deadline nearer than this is spun for
 LONGEST_SLEEP_NS: Final = 1_000_000_000  # nothing depends on it: whoever rings pokes
-_ROUNDS_BETWEEN_LOOKS: Final = 1024  # at the control socket, while busy
+_ROUNDS_BETWEEN_LOOKS: Final = 1024  # at the control socket itself
+_LOOK_MASK: Final = 15  # every 16th round, whether the kernel says there is something in it
+_MOMENT_S: Final = 0.00002
 _SWITCH_INTERVAL_S: Final = 0.0002  # how long a copying thread waits to go on, at most
 _GARBAGE_WORTH_COLLECTING: Final = 20_000
 
@@ -65,7 +67,7 @@ class ProcessLoop:
         rounds = 0
         while True:
             rounds += 1
-            if control.behind or not rounds % _ROUNDS_BETWEEN_LOOKS:
+            if not rounds & _LOOK_MASK and (control.behind or not rounds % _ROUNDS_BETWEEN_LOOKS):
                 control.serve()
                 _collect()
             if device.run_once():
@@ -73,12 +75,21 @@ class ProcessLoop:
                 continue
             now = now_ns()
             idle_since = idle_since or now
-            deadline = device.next_deadline_ns()
-            if deadline is not None and deadline - now < SPUN_NS:
+            if device.is_copying:
+                self._let_threads_run()
                 continue
-            if now - idle_since >= self._idle_spin_ns:
+            if now - idle_since < self._idle_spin_ns:
+                os.sched_yield()
+                continue
+            deadline = device.next_deadline_ns()
+            if deadline is None or deadline - now >= SPUN_NS:
                 return
-            os.sched_yield()
+
+    def _let_threads_run(self) -> None:
+        """Give the interpreter to threads that copy, until one has ended or for a moment."""
+        ready, _, _ = select.select([self._watch], [], [], _MOMENT_S)
+        if ready:
+            self._serve_events()
 
     def _sleep(self) -> None:
         device = self._device

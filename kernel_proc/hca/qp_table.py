@@ -216,6 +216,12 @@ class QpTable(NumberTable[QueuePair]):
         self._events.queue_pair(EVENT_WQ_CATASTROPHIC, queue.qp.number)
         self.set_state(queue.qp, states.ERR)
 
+    def shared_queue_broken(self, srq: SharedReceiveQueue) -> None:
+        """Take the QPs out of service that receive by an SRQ whose index word cannot be."""
+        for qp in self.all():
+            if qp.srq is srq:
+                self.set_state(qp, states.ERR)
+
     def completion_lost(self, qp: QueuePair) -> None:
         """Take a QP out of service of which a CQ could not take a completion."""
         if qp.state != states.ERR:

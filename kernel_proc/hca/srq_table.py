@@ -3,6 +3,7 @@
 Spec: IBA vol. 1, 10.2.9; PRM, SRQ context.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from kernel_proc.hca.cq_table import CompletionQueue
@@ -16,7 +17,16 @@ from kernel_proc.hca_abi.event_entries import EVENT_SRQ_CATASTROPHIC, EVENT_SRQ_
 class SharedReceiveQueue(EntryRing):
     """One shared receive queue that the hardware owns; of an XRC one `cq` takes completions."""
 
-    __slots__ = ("_events", "context", "cq", "error_told", "limit", "number", "users")
+    __slots__ = (
+        "_events",
+        "context",
+        "cq",
+        "error_told",
+        "limit",
+        "number",
+        "users",
+        "when_broken",
+    )
 
     def __init__(
         self,
@@ -33,6 +43,8 @@ class SharedReceiveQueue(EntryRing):
         self.limit = context.limit
         self.users = 0
         self.error_told = False
+        #: Takes the queue pairs out of service that receive by it.
+        self.when_broken: Callable[[SharedReceiveQueue], None] | None = None
         self._events: Final = events
 
     def rung(self) -> None:
@@ -73,3 +85,5 @@ class SharedReceiveQueue(EntryRing):
         if self.broken and not self.error_told:
             self.error_told = True
             self._events.shared_receive_queue(EVENT_SRQ_CATASTROPHIC, self.number)
+            if self.when_broken is not None:
+                self.when_broken(self)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kernel_proc.hca.doorbell_pages import DoorbellPage
 from kernel_proc.hca.queue_buffer import BufferGone, QueueBuffer
-from shared.doorbell_layout import RING_SEND
+from shared.doorbell_layout import FIRST_SLOT_WORD, RING_SEND
 
 if TYPE_CHECKING:
     from kernel_proc.hca.qp_table import QueuePair
@@ -21,11 +21,12 @@ _WORD_MASK: Final = (1 << 64) - 1
 class IndexWord:
     """How far the owner and the HCA have come in a ring of `entries`."""
 
-    __slots__ = ("broken", "entries", "head", "page", "slot")
+    __slots__ = ("broken", "entries", "head", "page", "slot", "word")
 
     def __init__(self, page: DoorbellPage, slot: int, entries: int) -> None:
         self.page = page
         self.slot = slot
+        self.word = FIRST_SLOT_WORD + slot  # its place in the page
         self.entries = entries
         self.broken = False
         # What was counted before the queue's life is not of it.
@@ -33,10 +34,10 @@ class IndexWord:
 
     def outstanding(self) -> int:
         """Return how many entries are posted and not taken; 0 from a broken queue."""
-        word = self.page.index(self.slot)
-        if word is None or self.broken:
+        words = self.page.words
+        if words is None or self.broken:
             return 0
-        count = (word - self.head) & _WORD_MASK
+        count = (words[self.word] - self.head) & _WORD_MASK
         if count > self.entries:
             self.broken = True
             return 0

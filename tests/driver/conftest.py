@@ -7,6 +7,14 @@ import pytest
 from tests.driver.hca_box import HcaBox, HcaSession
 
 
+@pytest.fixture(autouse=True, scope="module")
+def machines_given_back() -> Iterator[None]:
+    """What a machine holds of the system does not outlive its module of tests."""
+    yield
+    for machine in list(HcaBox.made):
+        machine.give_back()
+
+
 @pytest.fixture
 def box() -> Iterator[HcaBox]:
     with HcaBox() as machine:

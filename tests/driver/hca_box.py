@@ -10,7 +10,7 @@ import mmap
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from kernel_proc.driver import entry
 from kernel_proc.driver.doorbell_segments import DoorbellTable
@@ -101,6 +101,8 @@ class Call:
 class HcaBox:
     """The machine; `commands` are the opcodes executed since it was cleared."""
 
+    made: ClassVar[list["HcaBox"]] = []
+
     def __init__(
         self,
         *,
@@ -112,6 +114,7 @@ class HcaBox:
         seed: int | None = None,
         polls_commands: bool = False,
     ) -> None:
+        self.made.append(self)
         self.lines: list[str] = []
         self.settings = settings or HcaSettings()
         self.processor = processor = Processor(VirtualClock(), verifier=verifier, seed=seed)
@@ -241,8 +244,20 @@ class HcaBox:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            self.close()
+        try:
+            if error is None:
+                self.close()
+        finally:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Give descriptors and memory back, whatever happened; again is no error."""
+        if self not in self.made:
+            return
+        self.made.remove(self)
+        self.bus.detach(self.link)
+        self.link.close()
+        self.memory.close()
 
 
 class HcaSession:

@@ -5,7 +5,7 @@ does not say so, or does nothing and says nothing. What the HCA has afterwards, 
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,10 +19,11 @@ from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi.device_settings import HcaSettings
 from shared import verb_codes as codes
 from shared.cqe_layout import CQE_SIZE
-from shared.verb_messages import Multicast, Object, RegMr, ReregMr, ResizeCq
+from shared.verb_messages import CreateCq, Multicast, Object, RegMr, ReregMr, ResizeCq
 from shared.verb_reasons import VerbReason as Reason
 from tests.driver.hca_box import Answer, HcaBox
 from tests.driver.queue_user import ERR, INIT, RC, RESET, UD, CqUser, QueueUser
+from tests.driver.test_kernel_client import Client
 from tests.driver.test_mcast_verbs import Member, colliding, heads_are_free
 
 STATE, TO_INIT, QKEY = 0x1, 0x39, 0x40
@@ -245,6 +246,64 @@ def test_a_destruction_without_an_answer_is_finished_by_the_next(
     assert user.session.process.locked_pages == before
     user.good(destroy, Object(user.good(create, request).handle))
     box.close()
+
+
+# Kernel memory, which others could be given
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    box = HcaBox()
+    kernel = Client(box)
+    yield kernel
+    box.as_usual()
+    kernel.close()
+    box.close()  # where none of it is left
+
+
+def _bytes_of_buffers(client: Client) -> int:
+    """What the driver holds in buffers."""
+    return int(client.box.life.buffers.inspect()["bytes"])
+
+
+@DONE
+@pytest.mark.parametrize("nth", range(3))
+def test_kernel_memory_is_nobodys_until_the_hca_has_stopped(client: Client, nth: int, done: bool):
+    before = _bytes_of_buffers(client)
+    seen = no_answer(client.box, nth, done)
+    answer = client.call(codes.IOCTL_CREATE_CQ, CreateCq(255, 0, 0, 0, 0, 0))
+    assert (answer.errno, answer.reason) == NO_ANSWER
+    taken_back = seen[nth] == op.SW2HW_CQ and done
+    assert (_bytes_of_buffers(client) > before) != taken_back
+
+
+@DONE
+def test_a_kernel_clients_memory_is_kept_when_taking_it_back_fails(client: Client, done: bool):
+    pd = client.good(codes.IOCTL_ALLOC_PD).reply.handle
+    made = client.box.processor.run_thread(client.table.register_memory, pd, 8192, 1)
+    assert not made.errno
+    before = _bytes_of_buffers(client)
+    no_answer(client.box, 0, done, more=2)
+    client.close()
+    assert _bytes_of_buffers(client) == before
+
+
+@DONE
+@pytest.mark.parametrize("asked", [True, False], ids=["QUERY_CQ too", "RESIZE_CQ"])
+def test_a_kernel_client_hears_where_its_queue_is(client: Client, done: bool, asked: bool):
+    cq = client.good(codes.IOCTL_CREATE_CQ, CreateCq(15, 0, 0, 0, 0, 0)).reply
+    before = _bytes_of_buffers(client)
+    no_answer(client.box, 2, done, more=int(asked))
+    answer = client.call(codes.IOCTL_RESIZE_CQ, ResizeCq(cq.handle, 255, 0, 0))
+    client.box.as_usual()
+    if asked:
+        assert answer.reason == Reason.RESIZE_UNCERTAIN
+    else:
+        assert (answer.errno, answer.reason) == ((0, 0) if done else NO_ANSWER)
+        assert bool(answer.memory) == done
+        assert (_bytes_of_buffers(client) == before) != done
+    client.good(codes.IOCTL_DESTROY_CQ, Object(cq.handle))
+    assert _bytes_of_buffers(client) == before - 4096
 
 
 # Transitions

@@ -35,8 +35,9 @@ from user_proc.verbs.addr import AH, GID, AHAttr
 from user_proc.verbs.cq import CQ, WC
 from user_proc.verbs.device import Context
 from user_proc.verbs.mr import MR
+from user_proc.verbs.pd import PD
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
-from user_proc.verbs.qp import QP, QPAttr, QPCap
+from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPInitAttrEx
 from user_proc.verbs.srq import SRQ, SrqAttr, SrqInitAttr
 from user_proc.verbs.wr import SGE, RecvWR, SendWR
 from user_proc.verbs.xrcd import XRCD, XRCDInitAttr
@@ -458,6 +459,46 @@ def test_a_full_queue_takes_no_more(things: Things):
         qp.post_recv(RecvWR(7, 0, None, RecvWR(8)), bad)
     assert (caught.value.error_code, bad.wr_id) == (ENOMEM, 7)
     qp.close()
+
+
+#: One creation of each kind, on what a process has already.
+MAKERS: list[tuple[str, Callable[[Context, PD, CQ, XRCD], Any]]] = [
+    ("PD", lambda context, pd, cq, xrcd: PD(context)),
+    ("MR", lambda context, pd, cq, xrcd: MR(pd, 64)),
+    ("AH", lambda context, pd, cq, xrcd: AH(pd, attr=AHAttr(dlid=1))),
+    ("AH with a GRH", lambda context, pd, cq, xrcd: AH(pd, attr=path())),
+    ("CQ", lambda context, pd, cq, xrcd: CQ(context, 4)),
+    ("SRQ", lambda context, pd, cq, xrcd: SRQ(pd, SrqInitAttr(SrqAttr(4, 1)))),
+    ("QP", lambda context, pd, cq, xrcd: QP(
+        pd, QPInitAttr(e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(1, 1, 1, 1)))),
+    ("XRC_RECV", lambda context, pd, cq, xrcd: QP(context, QPInitAttrEx(
+        e.IBV_QPT_XRC_RECV, xrcd=xrcd, comp_mask=int(e.IBV_QP_INIT_ATTR_XRCD)))),
+    ("XRCD", lambda context, pd, cq, xrcd: XRCD(
+        context, XRCDInitAttr(XRCD_MASK, os.O_CREAT, -1))),
+]  # fmt: skip
+
+
+def test_a_process_that_has_all_it_may_makes_no_object_of_any_kind():
+    name, most = f"{NAME}-full", 6
+    settings = {"verifier": True, "hca_objects_per_process": most}
+    with start_kernel(name, settings=settings), Context(name="mthca0", kernel=name) as context:
+        pd, cq = PD(context), CQ(context, 4)
+        xrcd = XRCD(context, XRCDInitAttr(XRCD_MASK, os.O_CREAT, -1))
+        fill = [PD(context) for _ in range(most - 3)]
+        before = objects_held(kernel_state(name))
+        for kind, make in MAKERS:
+            with pytest.raises(PyverbsRDMAError, match=f"has {most} objects") as caught:
+                make(context, pd, cq, xrcd)
+            assert caught.value.error_code == ENOMEM, kind
+            assert objects_held(kernel_state(name)) == before, kind
+        fill.pop().close()
+        for _, make in MAKERS:
+            make(context, pd, cq, xrcd).close()
+        with Context(name="mthca0", kernel=name) as second:  # what counts is the process
+            last = PD(second)
+            with pytest.raises(PyverbsRDMAError, match=f"has {most} objects"):
+                PD(second)
+            last.close()
 
 
 def test_how_many_rows_there_are():

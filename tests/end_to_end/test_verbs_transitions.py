@@ -2,8 +2,8 @@
 
 The cases, and what each must come to, are those of tests/driver/test_qp_transitions.py. Here every
 one goes through `QP.modify`, and what the queue pair has become is asked with `QP.query`: a refused
-call changes nothing, an accepted one exactly the attributes its mask names. SQE is left out: only
-the device enters it.
+call changes nothing, an accepted one exactly the attributes its mask names. SQE, which only the
+device enters, is reached by a send that fails, so by UD and UC alone.
 """
 
 import uuid
@@ -15,29 +15,53 @@ import pytest
 
 from shared.verb_reasons import VerbReason as Reason
 from shared.verbs_enums import ibv_qp_attr_mask
-from tests.driver.queue_user import ERR, INIT, RESET, RTR, RTS, SQD, TYPES, XRC_RECV, XRC_SEND
+from tests.driver.queue_user import (
+    ERR,
+    INIT,
+    RESET,
+    RTR,
+    RTS,
+    SQD,
+    SQE,
+    TYPES,
+    UC,
+    UD,
+    XRC_RECV,
+    XRC_SEND,
+)
 from tests.driver.test_qp_transitions import ATTRIBUTES, COUNT, DROPPED, Case, cases
 from user_proc.transport.kernel_starter import start_kernel
 from user_proc.verbs import enums as e
-from user_proc.verbs.addr import GID, AHAttr, GlobalRoute
+from user_proc.verbs.addr import AH, GID, AHAttr, GlobalRoute
 from user_proc.verbs.cq import CQ
 from user_proc.verbs.device import Context
 from user_proc.verbs.pd import PD
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPInitAttrEx
+from user_proc.verbs.wr import SGE, SendWR
 from user_proc.verbs.xrcd import XRCD, XRCDInitAttr
 
 pytestmark = pytest.mark.processes
 
 STATES = (RESET, INIT, RTR, RTS, SQD, ERR)
+TO_SQE = (UD, UC)
 STATE = 0x1
+NO_KEY = 0xDEAD_0000
 WAYS = {
     RESET: (), INIT: (INIT,), RTR: (INIT, RTR), RTS: (INIT, RTR, RTS), SQD: (INIT, RTR, RTS, SQD),
-    ERR: (INIT, ERR),
+    ERR: (INIT, ERR), SQE: (INIT, RTR, RTS),
 }  # fmt: skip
 
-EVERY = [(kind, old, case) for kind in TYPES for old in STATES for case in cases(kind, old)]
-COUNT_HERE = 5520
+
+def states_of(kind: int) -> tuple[int, ...]:
+    """The states a type can be brought to here."""
+    return (*STATES, SQE) if kind in TO_SQE else STATES
+
+
+EVERY = [
+    (kind, old, case) for kind in TYPES for old in states_of(kind) for case in cases(kind, old)
+]
+COUNT_HERE = 5888
 
 #: What the reason of each kind of refusal says.
 WORDS = {
@@ -148,6 +172,8 @@ class Driven:
         else:
             self.qp = QP(pd, QPInitAttr(kind, scq=cq, rcq=cq, cap=cap))
         self.kind = kind
+        self.cq = cq
+        self.ah = AH(pd, attr=AHAttr(dlid=1))
         self.fresh = look(self.qp)
 
     def take_to(self, state: int) -> dict[str, Any]:
@@ -157,7 +183,21 @@ class Driven:
             attr.qp_state = step
             self.qp.modify(attr, STATE | ATTRIBUTES[(now, step)][self.kind][0])
             now = step
-        return look(self.qp)
+        if state == SQE:
+            self.fail_a_send()
+        found = look(self.qp)
+        assert found["qp_state"] == state
+        return found
+
+    def fail_a_send(self) -> None:
+        """Send from memory no key was given for."""
+        wr = SendWR(1, num_sge=1, sg=[SGE(4096, 8, NO_KEY)])
+        if self.kind == UD:
+            wr.set_wr_ud(self.ah, self.qp.qp_num, FIRST["qkey"])
+        self.qp.post_send(wr)
+        while not (found := self.cq.poll()[1]):
+            pass
+        assert found[0].status != e.IBV_WC_SUCCESS
 
     def ask(self, case: Case, old: int) -> tuple[int, str]:
         try:
@@ -209,7 +249,7 @@ def test_every_call_in_every_state_across_processes(context: Context, kind: int)
     mask = e.IBV_XRCD_INIT_ATTR_FD | e.IBV_XRCD_INIT_ATTR_OFLAGS
     xrcd = XRCD(context, XRCDInitAttr(mask, 0o100, -1))
     total: Counter[int] = Counter()
-    for old in STATES:
+    for old in states_of(kind):
         outcomes = Driven(context, pd, cq, xrcd, kind).check_all(old)
         assert outcomes == Counter(case.code for case in cases(kind, old))
         total += outcomes

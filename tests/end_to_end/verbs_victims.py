@@ -17,6 +17,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from shared import verb_codes as codes
+from shared.verb_messages import Object, PortQuery, RegMr
+from tests.end_to_end.verbs_raw import Pended, RawVerbs
+from user_proc.errors import SofthcaError
 from user_proc.process import UserProcess
 from user_proc.verbs import enums as e
 from user_proc.verbs.addr import AH, GID, AHAttr
@@ -51,6 +55,8 @@ class Victim:
         self.context = Context(name="mthca0", process=self.process)
         self.channel = CompChannel(self.context)
         self.descriptor = descriptor
+        self.raw = RawVerbs(self.process, self.context.session().device)
+        self.started: list[Pended] = []
         self.had: dict[str, list[Any]] = {}
         self.pages = mmap.mmap(-1, 1 << 16)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.pages))
@@ -62,6 +68,7 @@ class Victim:
             self.move_qp, self.move_qp, self.move_qp, self.query_qp, self.attach, self.detach,
             self.resize, self.rereg, self.post, self.post, self.arm, self.poll, self.limit,
             self.query_port, self.another_context, self.destroy, self.destroy, self.drop,
+            self.start_and_forget, self.start_and_forget,
         ]  # fmt: skip
 
     def run(self, seed: int) -> None:
@@ -70,7 +77,7 @@ class Victim:
         while True:
             verb = chance.choice(self.verbs)
             os.write(1, b".")
-            with contextlib.suppress(PyverbsError, LookupError):  # refused, or nothing is there
+            with contextlib.suppress(PyverbsError, SofthcaError, LookupError):  # refused
                 verb(chance)
 
     def one(self, kind: str, chance: random.Random) -> Any:
@@ -172,6 +179,21 @@ class Victim:
         context = Context(name="mthca0", process=self.process)
         PD(context), CQ(context, 3, None, CompChannel(context))
         self.keep("context", context, chance)
+
+    def start_and_forget(self, chance: random.Random) -> None:
+        """Have several verbs under way that nobody waits for."""
+        pd, cq = self.one("pd", chance).handle, self.one("cq", chance).handle
+        for _ in range(4):
+            code, message = chance.choice(
+                [
+                    (codes.IOCTL_ALLOC_PD, None),
+                    (codes.IOCTL_REG_MR, RegMr(pd, self.address, 1 << 14, self.address, 1)),
+                    (codes.IOCTL_GET_CQ_COMP_EVENT, Object(cq)),
+                    (codes.IOCTL_GET_SRQ_ASYNC_EVENT, Object(0)),
+                    (codes.IOCTL_QUERY_PORT, PortQuery(2)),
+                ]
+            )
+            self.started.append(self.raw.pend(code, message))
 
     def destroy(self, chance: random.Random) -> None:
         kind = chance.choice([kind for kind in self.had if kind not in ("pd", "cq")])

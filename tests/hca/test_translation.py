@@ -173,3 +173,79 @@ def test_memory_is_what_was_given_and_no_more(tmp_path: Path):
     memory.close()
     with pytest.raises(BusError):
         memory.read(1 << 48, 1)
+
+
+def memory_table(bus_pages: list[int]) -> tuple[Translation, DeviceMemory, memoryview]:
+    """A region over pages of a segment that exists."""
+    memory = DeviceMemory()
+    view = memoryview(bytearray(8 * PAGE))
+    memory.add(1, view)
+    translation = Translation(memory)
+    translation.configure(10, 13)
+    pages = b"".join((1 << 48 | page | abi.MTT_PRESENT).to_bytes(8, "big") for page in bus_pages)
+    translation.write_mtt(24, pages)
+    entry = abi.MptEntry(FLAGS, 0, KEY, PD, 0x1000, len(bus_pages) * PAGE, mtt_address=24 * 8)
+    translation.insert(40, MemoryKey(entry))
+    return translation, memory, view
+
+
+@pytest.mark.parametrize(
+    ("pages", "is_window"), [([0, PAGE, 2 * PAGE], True), ([0, 2 * PAGE, PAGE], False)]
+)
+def test_contiguous_memory_is_reached_by_a_window(pages: list[int], is_window: bool):
+    translation, _, view = memory_table(pages)
+    view[:] = bytes(range(256)) * (8 * PAGE // 256)
+    view[pages[1]] = 99
+    reached = translation.reach(KEY, PD, FLAGS, 0x1000 + PAGE - 1, 3)
+    assert isinstance(reached, memoryview) == is_window
+    parts = [reached] if isinstance(reached, memoryview) else reached
+    assert b"".join(parts) == bytes([255, 99, 1])  # type: ignore[arg-type]  # none is private
+    assert (translation.page_look_ups > 0) != is_window
+
+
+@pytest.mark.parametrize("how", ["key", "segment", "translation", "neighbour", "all"])
+def test_a_window_closes_with_what_it_stands_on(how: str):
+    translation, memory, view = memory_table([0, PAGE])
+    translation.reach(KEY, PD, FLAGS, 0x1000, 1)
+    key = translation.named(KEY)
+    assert key is not None
+    assert key.window is not None
+    if how == "key":
+        translation.remove(40)
+    elif how == "segment":
+        memory.remove(1)
+        with pytest.raises(TranslationFault):
+            translation.reach(KEY, PD, FLAGS, 0x1000, 1)
+    elif how == "translation":
+        translation.write_mtt(25, (1 << 48 | 5 * PAGE | abi.MTT_PRESENT).to_bytes(8, "big"))
+        view[5 * PAGE] = 77
+        moved = translation.reach(KEY, PD, FLAGS, 0x1000 + PAGE, 1)
+        assert isinstance(moved, list)
+        assert isinstance(moved[0], memoryview)
+        assert moved[0][0] == 77
+    elif how == "neighbour":
+        translation.write_mtt(28, bytes(8))  # in the same segment of the MTT
+    else:
+        translation.configure(10, 13)
+    assert key.window is None
+    if how != "segment":
+        memory.remove(1)
+    view.release()  # nobody has a view of it
+
+
+@pytest.mark.parametrize(
+    ("flags", "length", "pd", "expected"),
+    [
+        (FLAGS, PAGE, PD, False),  # a region
+        (READ, PAGE, PD, True),  # a bound window
+        (READ, 0, PD, False),  # an unbound one
+        (READ, PAGE, PD + 1, False),
+    ],
+)
+def test_only_a_bound_window_is_invalidated_and_once(
+    flags: int, length: int, pd: int, expected: bool
+):
+    translation = table([0x10000], PAGE)
+    translation.insert(40, MemoryKey(abi.MptEntry(flags, 0, KEY, PD, 0x1000, length)))
+    assert translation.invalidate(KEY, pd) is expected
+    assert not translation.invalidate(KEY, pd)

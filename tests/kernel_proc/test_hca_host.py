@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kernel_proc.driver.local_link import LocalLink
-from kernel_proc.hca_host import HcaHost
+from kernel_proc.hca_host import HcaHost, HcaNotStarted
 from kernel_proc.machine import Machine
 from kernel_proc.settings import KernelSettings
 from shared.doorbell_layout import STATUS_FATAL_WORD
@@ -54,6 +54,12 @@ def test_it_comes_up_and_goes_in_order_and_leaves_nothing(
     machine.close()
     assert host.bus.segments == {}
     assert host.bus.frames.used == 0
+
+
+def test_a_latency_model_that_cannot_be_is_a_sentence(new_machine: NewMachine):
+    machine, _ = new_machine(latency_model="nonesuch")
+    with pytest.raises(HcaNotStarted, match=r"did not come up: there is no latency model 'nones"):
+        machine.start_hca()
 
 
 def test_a_program_in_process_gets_its_doorbells(new_machine: NewMachine):

@@ -11,7 +11,6 @@ from kernel_proc.settings import (
     parse_command_line,
 )
 
-
 OTHER_VALUES = {
     "name": "other",
     "log": "file",
@@ -20,6 +19,7 @@ OTHER_VALUES = {
     "command_mode": "polling",
     "max_qp_rd_atom": "8",
     "kernel_memory_bytes": str(1 << 30),
+    "hca_percent_per_process": "20",
 }
 
 

@@ -195,3 +195,15 @@ def test_the_first_arm_of_a_reused_slot_is_another_word_and_the_number_wraps():
     assert setting.device.index(ARM) == last | 5
     ring.arm(False)
     assert setting.device.index(ARM) == 1 << doorbell_layout.ARM_SEQUENCE_SHIFT
+
+
+def test_a_solicited_arm_tells_how_long_ago_any_entry_was_armed_for():
+    setting = Setting()
+    ages = []
+    for solicited in [True, True, False, *[True] * 9, False, True]:
+        setting.ring.arm(solicited)
+        word = setting.device.index(ARM)
+        age = word >> doorbell_layout.ARM_ANY_AGE_SHIFT & doorbell_layout.ARM_ANY_AGE_MASK
+        assert word & doorbell_layout.INDEX_MASK == 0
+        ages.append(age if solicited else None)
+    assert ages == [0, 0, None, 1, 2, 3, 4, 5, 6, 7, 7, 7, None, 1]

@@ -116,7 +116,8 @@ def test_the_parts_of_a_doorbell_segment_do_not_overlap():
 def test_the_parts_of_an_arm_word_do_not_overlap():
     layout = doorbell_layout
     sequence = layout.ARM_SEQUENCE_MASK << layout.ARM_SEQUENCE_SHIFT
-    assert layout.ARM_SOLICITED + sequence + layout.INDEX_MASK == (1 << 64) - 1
+    age = layout.ARM_ANY_AGE_MASK << layout.ARM_ANY_AGE_SHIFT
+    assert layout.ARM_SOLICITED + sequence + age + layout.INDEX_MASK == (1 << 64) - 1
 
 
 def test_the_words_of_the_status_page_lie_on_lines_of_their_own():

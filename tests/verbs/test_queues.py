@@ -167,6 +167,29 @@ def test_a_refused_resize_changes_nothing(cq: CQ, wire: Wire):
     assert cq.cqe == 1
 
 
+@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize("reason", [VerbReason.RESIZE_UNCERTAIN, VerbReason.DEVICE_FATAL])
+def test_a_resize_nobody_knows_of_loses_no_completion(
+    pd: PD, cq: CQ, wire: Wire, moved: bool, reason: int
+):
+    qp, device = make_qp(pd, cq, state=e.IBV_QPS_RTS), Device(cq)
+    qp.post_send(send(0))
+    device.complete(qp, 0, is_send=1)
+
+    def unknown(request: Any) -> Refusal:
+        if moved:
+            device.writer.move(cq._parts.memories[-1].view(), 0)  # type: ignore[arg-type]  # a view
+        return Refusal(errno.EBUSY, reason, cq.handle, 0x2C)
+
+    qp.post_send(send(1))
+    wire.answers["resize_cq"] = unknown
+    with pytest.raises(PyverbsRDMAError, match="Failed to resize CQ"):
+        cq.resize(40)
+    assert len(cq._parts.memories) == 2
+    device.complete(qp, 1, is_send=1)
+    assert [wc.wr_id for wc in cq.poll(9)[1]] == [0, 1]
+
+
 def test_an_interrupted_resize_is_settled_by_what_comes(
     pd: PD, cq: CQ, monkeypatch: pytest.MonkeyPatch
 ):

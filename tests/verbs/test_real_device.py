@@ -11,11 +11,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_proc.machine import Machine
 from kernel_proc.settings import KernelSettings
+from shared.verb_codes import HCA_CONTROL_DEVICE, IOCTL_RESET_HCA, VERB_RESULT
 from tests.verbs.self_connected import run
 from user_proc.process import UserProcess
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
@@ -78,6 +80,54 @@ def test_the_device_dies_under_a_context_and_the_program_closes_in_order():
                 assert caught.value.error_code == errno.EIO
         with pytest.raises(PyverbsRDMAError):
             Context(name="mthca0", process=process)
+    machine.close()
+
+
+def test_after_a_reset_a_new_context_works_beside_an_old_one():
+    machine = Machine(KernelSettings(verifier=True, seed=3), in_process=True)
+    machine.start_hca()
+    with UserProcess.in_process(machine.connect_in_process("verbs")) as process:
+        old = Context(name="mthca0", process=process)
+        queue = CQ(old, 4)
+        for _ in range(2):
+            with process.open_device(HCA_CONTROL_DEVICE) as control:
+                output = bytearray(VERB_RESULT.size)
+                control.device_io_control(IOCTL_RESET_HCA, None, output)
+                assert VERB_RESULT.unpack(output)[0] == 0
+            with Context(name="mthca0", process=process) as fresh:
+                assert fresh.session().doorbells is not old.session().doorbells
+                run(fresh)
+                for act in (queue.poll, old.query_device):
+                    with pytest.raises(PyverbsRDMAError) as caught:
+                        act()
+                    assert caught.value.error_code == errno.EIO
+        assert old.get_async_event().event_type == e.IBV_EVENT_DEVICE_FATAL
+        old.close()
+        with Context(name="mthca0", process=process) as fresh:
+            run(fresh)
+    machine.close()
+
+
+def test_a_context_opened_while_the_hca_was_reset_has_the_doorbells_of_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    machine = Machine(KernelSettings(verifier=True, seed=3), in_process=True)
+    machine.start_hca()
+    with UserProcess.in_process(machine.connect_in_process("verbs")) as process:
+        with Context(name="mthca0", process=process) as context:
+            stale = context.session().doorbells
+        open_device = process.open_device
+
+        def after_a_reset(name: str, *more: Any, **options: Any) -> Any:
+            if name != HCA_CONTROL_DEVICE:
+                with open_device(HCA_CONTROL_DEVICE) as control:
+                    control.device_io_control(IOCTL_RESET_HCA, None, bytearray(24))
+            return open_device(name, *more, **options)
+
+        monkeypatch.setattr(process, "open_device", after_a_reset)
+        with Context(name="mthca0", process=process) as context:
+            assert context.session().doorbells is not stale
+            run(context)
     machine.close()
 
 

@@ -1,4 +1,4 @@
-"""`softhca kernel start|stop|status|list`: kernels by name.
+"""`softhca kernel start|stop|reset-hca|status|list`: kernels by name.
 
 With `--json` whatever goes wrong is told on standard output too, as an object with "error".
 
@@ -27,6 +27,11 @@ Name = Annotated[
     str, typer.Option("--name", metavar="NAME", help="Which kernel; each name is one of its own.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of words.")]
+
+
+class HcaNotReset(SofthcaError):
+    """There is no HCA to reset, or none came up again."""
+
 
 _DEFAULT = "default"
 _NS_PER_S = 1_000_000_000
@@ -124,7 +129,7 @@ def start(
                 "verifier": verifier,
                 "driver": driver,
                 "log": log,
-                "hca": not no_hca,
+                "hca": False if no_hca else None,
                 "latency_model": latency_model,
                 "latency_factor": latency_factor,
                 "command_mode": command_mode,
@@ -155,6 +160,46 @@ def stop(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
         typer.echo(json.dumps({**_values(status), "error": sentence}))
     complain(sentence)
     raise typer.Exit(FAILED)
+
+
+@kernel_commands.command("reset-hca", cls=Command)
+def reset_hca(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
+    """Reset the HCA of a kernel, dead or alive: another process takes its place.
+
+    Whatever is open on it is dead from then on, and must be closed and opened again.
+    """
+    from user_proc.transport.kernel_control import kernel_state
+
+    with errors_as_json(as_json):
+        came_up = _reset_hca(name)
+        driver = kernel_state(name)["hca"]["driver"]
+        if not came_up:
+            raise HcaNotReset(f"the HCA of kernel {name!r} is dead: {driver['failure']}")
+    pid = driver["link"]["process"]
+    if as_json:
+        typer.echo(json.dumps({"name": name, "pid": pid, "resets": driver["resets"]}))
+        return
+    typer.echo(f"the HCA of kernel {name!r} has been reset (pid {pid})")
+
+
+def _reset_hca(name: str) -> bool:
+    """Have the kernel reset its HCA; False if none came up."""
+    from shared.nt_status import STATUS_OBJECT_NAME_NOT_FOUND
+    from shared.verb_codes import HCA_CONTROL_DEVICE, IOCTL_RESET_HCA, VERB_RESULT
+    from user_proc.errors import NtStatusError
+    from user_proc.process import UserProcess
+
+    output = bytearray(VERB_RESULT.size)
+    with UserProcess.connect(name) as process:
+        try:
+            device = process.open_device(HCA_CONTROL_DEVICE)
+        except NtStatusError as error:
+            if error.status != STATUS_OBJECT_NAME_NOT_FOUND:
+                raise
+            raise HcaNotReset(f"the kernel {name!r} runs without an HCA") from error
+        with device:
+            device.device_io_control(IOCTL_RESET_HCA, None, output)
+    return bool(VERB_RESULT.unpack(output)[0] == 0)
 
 
 @kernel_commands.command(cls=Command)

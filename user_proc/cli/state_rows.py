@@ -124,7 +124,7 @@ def device_rows(state: State) -> Rows:
         "state": "up" if driver["up"] else "dead",
         "failure": driver["failure"] or None,
         "pid": (not link["dead"] and link.get("process")) or None,
-        "asleep": link.get("sleeps"),
+        "asleep": link.get("sleeps") if driver["up"] else None,
         "resets": driver["resets"],
         "interrupts": link["line_raised"],
     }

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from shared.cqe_layout import CQE, CQE_SIZE, CQE_VALID_WORD, Cqe
 from shared.doorbell_layout import (
+    ARM_ANY_AGE_MASK,
+    ARM_ANY_AGE_SHIFT,
     ARM_SEQUENCE_MASK,
     ARM_SEQUENCE_SHIFT,
     ARM_SOLICITED,
@@ -67,6 +69,7 @@ class CqRing:
     """One completion queue; its memory must be zeroed before the HCA is told of it."""
 
     __slots__ = (
+        "_any_age",
         "_arm_slot",
         "_buffer",
         "_consumer_slot",
@@ -98,6 +101,7 @@ class CqRing:
         self._released = False
         # Another sequence number than the slot's last queue had, so that the first arm is one.
         self._sequence = writer.word(arm_slot) >> ARM_SEQUENCE_SHIFT & ARM_SEQUENCE_MASK
+        self._any_age = 0  # arms since the last one for any entry, 0 if there was none
         self._swept: Final[set[int]] = set()
         self.lock: Final = threading.Lock()
         writer.store(consumer_slot, 0)
@@ -134,8 +138,12 @@ class CqRing:
         with self.lock:
             self._sequence = self._sequence % ARM_SEQUENCE_MASK + 1
             word = self._sequence << ARM_SEQUENCE_SHIFT | self._index & INDEX_MASK
-            if solicited_only:
-                word |= ARM_SOLICITED
+            if not solicited_only:
+                self._any_age = 1
+            else:
+                word |= ARM_SOLICITED | self._any_age << ARM_ANY_AGE_SHIFT
+                if self._any_age:
+                    self._any_age = min(self._any_age + 1, ARM_ANY_AGE_MASK)
             self._writer.ring(RING_CQ_ARM, self._arm_slot, word)
 
     def sweep(self, qpn: int) -> None:

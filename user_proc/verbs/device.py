@@ -9,12 +9,16 @@ Rules: any thread. After a fork the child opens a context of its own.
 Spec: rdma-core, pyverbs/device.pyx; ibv_open_device(3), ibv_get_async_event(3); docs/verbs.md.
 """
 
+import contextlib
 import errno
 import os
 from typing import ClassVar, Final, NoReturn
 
 from shared.nt_status import (
+    STATUS_CONNECTION_DISCONNECTED,
+    STATUS_INVALID_CONNECTION,
     STATUS_INVALID_DEVICE_REQUEST,
+    STATUS_IO_DEVICE_ERROR,
     STATUS_NO_SUCH_DEVICE,
     STATUS_OBJECT_NAME_NOT_FOUND,
 )
@@ -104,6 +108,8 @@ __all__ = [
     "width_to_str",
 ]
 
+#: How opening a dead HCA's device is refused, and its doorbells.
+_DEAD: Final = (STATUS_IO_DEVICE_ERROR, STATUS_CONNECTION_DISCONNECTED)
 _NOT_THERE: Final = (STATUS_OBJECT_NAME_NOT_FOUND, STATUS_INVALID_DEVICE_REQUEST)
 
 
@@ -198,8 +204,7 @@ class Context(DeviceQueries):
     def _open(self) -> None:
         name, process = self.name, self._connection.process
         try:
-            doorbells = self._connection.doorbells()
-            device = process.open_device(name, overlapped=True)
+            device, doorbells = self._connection.open_device(name)
         except NtStatusError as error:
             self._refuse(error.status, error)
         except SofthcaError as error:
@@ -215,7 +220,8 @@ class Context(DeviceQueries):
                     self._refuse(refusal.__cause__.status, refusal.__cause__)
                 raise refusal.error(f"Failed to open device {name}") from refusal
         except BaseException:
-            device.close()
+            with contextlib.suppress(SofthcaError):  # why it failed is what counts
+                device.close()
             raise
         self._session = session
 
@@ -227,8 +233,16 @@ class Context(DeviceQueries):
             raise PyverbsRDMAError(
                 f"Failed to find device {self.name}", reason=str(error)
             ) from error
+        if status in _DEAD:
+            raise PyverbsRDMAError(
+                f"Failed to open device {self.name}",
+                errno.EIO,
+                reason="the device has failed and has not been reset",
+            ) from error
+        over = status == STATUS_INVALID_CONNECTION  # the kernel is just stopping
+        number = errno.EIO if over else error.errno or errno.EIO
         raise PyverbsRDMAError(
-            f"Failed to open device {self.name}", error.errno or errno.EIO, reason=str(error)
+            f"Failed to open device {self.name}", number, reason=str(error)
         ) from error
 
     @property

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from typing import Final
 
 from shared.connection_file import DEFAULT_INSTANCE
-from user_proc.errors import SofthcaError
+from shared.nt_status import STATUS_OBJECT_NAME_NOT_FOUND
+from user_proc.errors import NtStatusError, SofthcaError
+from user_proc.io.device_handle import DeviceHandle
 from user_proc.process import UserProcess
 from user_proc.provider.doorbell_writer import DoorbellWriter
 
@@ -51,11 +53,31 @@ class KernelConnection:
         self._owned_as: Final = owned_as
         _connections.add(self)
 
+    def open_device(self, name: str) -> tuple[DeviceHandle, DoorbellWriter]:
+        """Open a device for verbs; give the file, and the writer its queues are rung by.
+
+        The file comes first: while the HCA is reset opening it waits, and afterwards the segment is
+        that of the HCA the file was opened on.
+        """
+        try:
+            device = self.process.open_device(name, overlapped=True)
+        except NtStatusError as error:
+            if error.status == STATUS_OBJECT_NAME_NOT_FOUND:
+                self.doorbells()  # a kernel without an HCA says so when it is asked for this
+            raise
+        try:
+            return device, self.doorbells()
+        except BaseException:
+            with contextlib.suppress(SofthcaError):  # why it failed is what counts
+                device.close()
+            raise
+
     def doorbells(self) -> DoorbellWriter:
         """Give the writer of the session's doorbell segment."""
         with _lock:
             writer = _writers.get(self.process)
-            # A segment has one writer in a process; only a reset of the HCA brings another one.
+            # A segment has one writer in a process. After a reset of the HCA there is another
+            # segment; what was opened before goes on with the old one, whose HCA is dead.
             if writer is None or writer.device_is_dead:
                 granted = self.process.open_doorbells()
                 writer = DoorbellWriter(granted.segment, granted.status_page, granted.poke_fd)

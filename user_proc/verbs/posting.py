@@ -59,6 +59,8 @@ class Unfit(Exception):
 
 def require_send(wr: SendWR, kind: int, max_sge: int, max_inline: int) -> None:
     """Raise Unfit for a send request this queue cannot take."""
+    if wr.is_known_to_fit(kind, max_sge, max_inline):
+        return
     opcode = wr.opcode
     if opcode not in OPCODES[kind]:
         if opcode in _NOT_OF_THIS_DEVICE.get(kind, ()):
@@ -83,6 +85,7 @@ def require_send(wr: SendWR, kind: int, max_sge: int, max_inline: int) -> None:
             raise Unfit(errno.EINVAL, f"remote address {wr.remote_addr:#x} is not a multiple of 8")
     if kind == _UD and wr.ah is None:
         raise Unfit(errno.EINVAL, "a datagram needs an address handle: call set_wr_ud")
+    wr.note_fit(kind, max_sge, max_inline)
 
 
 def require_receive(wr: RecvWR, max_sge: int) -> None:

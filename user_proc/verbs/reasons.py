@@ -69,7 +69,10 @@ def _command(_: int, detail: int) -> str:
 _TEXTS: Final[dict[str, Text]] = {
     "NONE": "",
     "MALFORMED": "the driver did not understand the request: the library is of another version",
-    "DEVICE_FATAL": "the device has failed: close the context and open it again after its reset",
+    "DEVICE_FATAL": (
+        "the device has failed: close the context, and open it again after "
+        "'softhca kernel reset-hca'"
+    ),
     "NO_SUCH_OBJECT": "the context has no object {object}",
     "WRONG_KIND": "object {object} is of another kind",
     "IN_USE": "{detail} objects made on it still exist: close them first",

@@ -18,11 +18,13 @@ from shared.verb_codes import (
     IOCTL_GET_SRQ_ASYNC_EVENT,
 )
 from shared.verb_messages import Destroyed, Event
+from shared.verb_reasons import VerbReason
 from shared.verbs_enums import ibv_event_type
 from user_proc.errors import SofthcaError
 from user_proc.verbs.event_counts import EventCounts
 from user_proc.verbs.event_fd_queue import EventFdQueue
 from user_proc.verbs.event_pump import EventPump, Sink
+from user_proc.verbs.reasons import reason_text
 from user_proc.verbs.verb_session import VerbSession
 
 if TYPE_CHECKING:
@@ -187,7 +189,7 @@ class SessionEvents:
 
     def _fatal(self, event: Event) -> None:
         self._session.die(
-            "the device has failed: close the context and open it again after its reset",
+            reason_text(VerbReason.DEVICE_FATAL, 0, 0),
             device_failed=True,
         )
 

@@ -17,6 +17,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from shared.message_codec import MessageError, decode_as, encode
+from shared.nt_status import (
+    STATUS_INVALID_CONNECTION,
+    STATUS_PROCESS_IS_TERMINATING,
+    STATUS_THREAD_IS_TERMINATING,
+)
 from shared.verb_codes import (
     IOCTL_OPEN_CONTEXT,
     VERB_NAMES,
@@ -43,6 +48,15 @@ if TYPE_CHECKING:
     from user_proc.provider.doorbell_writer import DoorbellWriter
 
 _M = TypeVar("_M")
+
+#: What the kernel answers to a session it runs down, as it does when it stops in order.
+_SESSION_HAS_ENDED: Final = frozenset(
+    {
+        STATUS_INVALID_CONNECTION,
+        STATUS_PROCESS_IS_TERMINATING,
+        STATUS_THREAD_IS_TERMINATING,
+    }
+)
 
 FORKED: Final = "it was made before fork and belongs to the parent: open the device again here"
 CLOSED: Final = "its context has been closed"
@@ -219,9 +233,10 @@ class VerbSession:
         """Give what to raise for a call that did not get through to the driver and back."""
         if isinstance(error, ForkedProcess | CallInProgress):
             return PyverbsUserError(str(error))
-        if isinstance(error, NtStatusError):
+        ended = isinstance(error, NtStatusError) and error.status in _SESSION_HAS_ENDED
+        if isinstance(error, NtStatusError) and not ended:
             return VerbRefusal(error.errno or errno.EIO, str(error))
-        over = isinstance(error, KernelDied | ConnectionClosed)
+        over = ended or isinstance(error, KernelDied | ConnectionClosed)
         if over:
             self.die(str(error))
         return VerbRefusal(errno.EIO, str(error), over)

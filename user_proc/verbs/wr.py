@@ -202,6 +202,7 @@ class SendWR(_WorkRequest):
         self._datagram = 0, 0  # queue pair and Q_Key
         self._vector = _NO_VECTOR
         self._srqn = 0
+        self._fit: tuple[bytes | None, int, int, int] = (b"", 0, 0, 0)
 
     @property
     def next_wr(self) -> "SendWR | None":
@@ -299,6 +300,21 @@ class SendWR(_WorkRequest):
                 return self._head(0, len(data)) + data
             packed = self._packed = self._head(self._num_sge, 0) + self._elements()
         return packed
+
+    def is_known_to_fit(self, kind: int, max_sge: int, max_inline: int) -> bool:
+        """Tell whether a queue of such limits took it before, and it has not changed since."""
+        known = self._fit
+        return (
+            known[0] is self._packed
+            and known[1] == kind
+            and known[2] == max_sge
+            and known[3] == max_inline
+        )
+
+    def note_fit(self, kind: int, max_sge: int, max_inline: int) -> None:
+        """Note that it fits such a queue, as long as it stays as it is: if it is packed."""
+        if self._packed is not None:
+            self._fit = self._packed, kind, max_sge, max_inline
 
     def take_over(self, other: "SendWR") -> None:
         """Become a copy of another request."""

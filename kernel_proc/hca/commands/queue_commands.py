@@ -194,6 +194,7 @@ def sw2hw_srq(hca: HcaTables, command: Command) -> None:
         raise bad_parameter()
     index_word = IndexWord(page, context.slot, context.entries)
     srq = SharedReceiveQueue(context, index_word, buffer, cq, hca.events)
+    srq.when_broken = hca.qps.shared_queue_broken
     if not hca.doorbells.claim(page, RING_SRQ, context.slot, srq):
         buffer.close()
         raise bad_parameter()

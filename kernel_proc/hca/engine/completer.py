@@ -89,6 +89,10 @@ class Completer:
         kind = answer.kind
         if kind == packets.SILENCE:
             self._wait_for_answer(qp, out)
+        elif kind == packets.WAIT:
+            self._wait_for_answer(qp, out)
+            out.timed_out = False  # it is asked again after the timeout, which is no retry
+            out.retries = 0
         elif kind == packets.NAK_NOT_READY:
             self._wait_for_receiver(qp, out, answer.value)
         elif kind == packets.NAK_SEQUENCE:

@@ -18,10 +18,12 @@ from kernel_proc.hca.in_hand import Incoming
 from kernel_proc.hca.packets import GRH_SIZE, Request
 from kernel_proc.hca.port import Port
 from kernel_proc.hca.qp_table import QpTable, QueuePair
+from kernel_proc.hca.queue_buffer import BufferGone
 from kernel_proc.hca.translation import Translation, TranslationFault
 from kernel_proc.hca_abi import qp_transitions as states
 from shared.verbs_enums import ibv_wc_flags
 
+_MOST_KEPT: Final = 64
 _GRH: Final = int(ibv_wc_flags.IBV_WC_GRH)
 _WITH_IMM: Final = int(ibv_wc_flags.IBV_WC_WITH_IMM)
 
@@ -44,7 +46,7 @@ class DatagramReceiver:
             return
         incoming = qp.incoming
         if incoming.job is not None:
-            qp.counters.drops["no receive entry"] += 1  # the one before is still being stored
+            self._keep(qp, incoming, request)
             return
         ring = qp.srq if qp.srq is not None else qp.receive
         if ring is None or not ring.outstanding():
@@ -52,12 +54,13 @@ class DatagramReceiver:
                 self._queue_pairs.queue_broken(qp.receive)
             qp.counters.drops["no receive entry"] += 1
             return
-        if not ring.alive:
+        # The entry is looked at where it is: a datagram that is too long leaves it there.
+        try:
+            is_good = read_receive(ring, ring.head, incoming)
+        except BufferGone:
             if qp.receive is not None:
                 self._queue_pairs.queue_broken(qp.receive)
             return
-        # The entry is looked at where it is: a datagram that is too long leaves it there.
-        is_good = read_receive(ring, ring.head, incoming)
         if is_good and incoming.room < GRH_SIZE + request.length:
             qp.counters.drops["longer than the receive entry"] += 1
             return
@@ -70,6 +73,16 @@ class DatagramReceiver:
             self._fail(qp, incoming, ops.LOC_QP_OP_ERR)
             return
         self._store(port, qp, incoming, request)
+
+    @staticmethod
+    def _keep(qp: QueuePair, incoming: Incoming, request: Request) -> None:
+        """Let a datagram wait until the one before it is stored."""
+        if len(incoming.backlog) >= _MOST_KEPT:
+            qp.counters.drops["too many at once"] += 1
+            return
+        held = request.copied()
+        held.data = memoryview(request.payload())
+        incoming.backlog.append(held)
 
     def _store(self, port: Port, qp: QueuePair, incoming: Incoming, request: Request) -> None:
         pd = qp.srq.context.pd if qp.srq is not None else qp.context.pd
@@ -115,6 +128,8 @@ class DatagramReceiver:
                 self._fail(qp, incoming, ops.LOC_PROT_ERR)
             else:
                 self._complete(port, qp, incoming, held)
+            while incoming.backlog and incoming.job is None:
+                self.receive(port, qp, incoming.backlog.popleft())
 
         named = (self._translation.named(key) for _, _, key in incoming.elements)
         users: list[Copied] = [qp, *(key for key in named if key is not None)]

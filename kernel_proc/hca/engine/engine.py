@@ -52,8 +52,8 @@ class Engine:
 
     def run_due(self) -> bool:
         """Do what time or an ended copy has brought; False if that was nothing."""
-        busy = not self.copier.idle and self.copier.finish()
-        if self.deadlines.any:
+        busy = bool(self.copier.outstanding) and self.copier.finish()
+        if self.deadlines.heap:
             for qp in self.deadlines.due(self._clock_ns()):
                 self.completer.resume(qp)
                 busy = True
@@ -62,7 +62,7 @@ class Engine:
     @property
     def waits(self) -> bool:
         """Whether anything waits for time or for a copy."""
-        return self.deadlines.any or not self.copier.idle
+        return bool(self.deadlines.heap or self.copier.outstanding)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `run_due` has something to do."""

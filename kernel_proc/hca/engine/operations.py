@@ -38,7 +38,6 @@ RECEIVED_WRITE: Final = int(ibv_wc_opcode.IBV_WC_RECV_RDMA_WITH_IMM)
 PSN_MASK: Final = 0xFF_FFFF
 MTU_SHIFT: Final = 7  # ibv_mtu 1 is 256 bytes
 LONGEST_MESSAGE: Final = 1 << 31
-PRIVATE_CHUNK: Final = 128 << 10  # most that is copied out of or into private memory at once
 ATOMIC_LENGTH: Final = 8
 WORD_MASK: Final = (1 << 64) - 1
 

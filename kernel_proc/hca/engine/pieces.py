@@ -16,13 +16,15 @@ from kernel_proc.hca.packets import Data
 from kernel_proc.hca.translation import Translation
 
 LAST_BYTES: Final = 8
+_ALL_BUT_LAST: Final = slice(None, -LAST_BYTES)
+_THE_LAST: Final = slice(-LAST_BYTES, None)
 
 
 def store(target: memoryview, source: memoryview) -> None:
     """Copy bytes between two views of one length, the last 8 after the others."""
     if len(target) > LAST_BYTES:
-        target[:-LAST_BYTES] = source[:-LAST_BYTES]
-        target[-LAST_BYTES:] = source[-LAST_BYTES:]
+        target[_ALL_BUT_LAST] = source[_ALL_BUT_LAST]
+        target[_THE_LAST] = source[_THE_LAST]
     else:
         target[:] = source
 

@@ -136,6 +136,7 @@ class PrivateCopier:
         self._ended: Final[deque[CopyJob]] = deque()
         self._wake: Callable[[], None] | None = None
         self.jobs = 0
+        self.outstanding = 0  # not handed back yet, those given up among them
         self.given_up = 0
 
     def use_threads(self, wake: Callable[[], None]) -> None:
@@ -147,17 +148,16 @@ class PrivateCopier:
         pieces: list[Piece],
         done: Callable[[CopyJob], None],
         users: Sequence[Copied],
-        most: int,
     ) -> CopyJob:
-        """Copy memory, private or not, into a buffer of its own; at most so many bytes of it."""
-        job = CopyJob(memoryview(bytearray(min(most, _length(pieces)))), done)
+        """Copy memory, private or not, into a buffer of its own."""
+        job = CopyJob(memoryview(bytearray(_length(pieces))), done)
         place = 0
         for piece in pieces:
             part = job.buffer[place : place + _size(piece)]
             if isinstance(piece, PrivateRun):
                 self._step(job, False, piece, part)
             else:
-                part[:] = piece[: len(part)]
+                part[:] = piece
             place += len(part)
         return self._start(job, users)
 
@@ -204,11 +204,6 @@ class PrivateCopier:
         waits = [job.since_ns for job in oldest if not job.over]
         return min(waits) + STUCK_NS if waits else None
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is under way or ended."""
-        return not self._ended and not self._lanes
-
     def segment_gone(self, number: int) -> None:
         """End the thread of a process that is gone, once it has done what it was given."""
         lane = self._lanes.pop(number, None)
@@ -237,6 +232,7 @@ class PrivateCopier:
 
     def _start(self, job: CopyJob, users: Sequence[Copied]) -> CopyJob:
         self.jobs += 1
+        self.outstanding += 1
         job.since_ns = self._clock_ns()
         job.users = users
         for user in users:
@@ -264,6 +260,7 @@ class PrivateCopier:
             self._wake()
 
     def _end(self, job: CopyJob) -> None:
+        self.outstanding -= 1
         lane = self._lanes.get(job.segments[0].number)
         if lane is not None and job in lane.under_way:
             lane.under_way.remove(job)

@@ -17,9 +17,14 @@ _ELEMENT_SHIFT: Final = SGE.size.bit_length() - 1
 def read_receive(ring: EntryRing, position: int, incoming: Incoming) -> bool:
     """Take the elements of an entry in hand; False if the entry cannot be.
 
-    The ring's memory is alive.
+    Raise BufferGone if the ring's memory is not there.
     """
-    view, place = ring.entry(position)
+    buffer = ring.buffer
+    if buffer is not None and buffer.single and buffer.pages:  # as `entry` does
+        view = buffer.pages[0]
+        place = ring.offset + (position & ring.mask) * ring.stride
+    else:
+        view, place = ring.entry(position)
     (count,) = _unpack_head(view, place)
     incoming.position = position
     place += RECEIVE_SGE_OFFSET

@@ -18,19 +18,19 @@ from kernel_proc.hca.engine.completer import Completer
 from kernel_proc.hca.engine.datagram_sender import DatagramSender
 from kernel_proc.hca.engine.pieces import is_shared, reach_elements, store_data
 from kernel_proc.hca.engine.private_copier import Copied, CopyJob, PrivateCopier
-from kernel_proc.hca.engine.rounds import BYTES_A_TURN, Rounds
+from kernel_proc.hca.engine.rounds import BYTES_A_RUN, BYTES_A_TURN, Rounds
 from kernel_proc.hca.engine.send_entries import SOLICITED, read_send
 from kernel_proc.hca.in_hand import Outgoing
 from kernel_proc.hca.packets import ACKNOWLEDGE, NO_DATA, Answer, Path, Request, make_grh
 from kernel_proc.hca.port import Port
 from kernel_proc.hca.qp_table import QpTable, QueuePair
+from kernel_proc.hca.queue_buffer import BufferGone
 from kernel_proc.hca.translation import Translation, TranslationFault
 from kernel_proc.hca.work_queue import WorkQueue
 from kernel_proc.hca_abi import qp_transitions as states
 from shared.doorbell_layout import RING_SEND
 
 _PSN_MASK: Final = ops.PSN_MASK
-_PRIVATE_CHUNK: Final = ops.PRIVATE_CHUNK
 _LOCAL_READ: Final = ops.LOCAL_READ
 _LOCAL_WRITE: Final = ops.LOCAL_WRITE
 _FIRST: Final = packets.FIRST
@@ -83,7 +83,7 @@ class Requester:
         if out.waiting:
             return False
         posted = queue.outstanding()
-        if queue.broken or (posted and not queue.alive):
+        if queue.broken:
             self._queue_pairs.queue_broken(queue)
             return False
         steps = self._steps
@@ -93,20 +93,26 @@ class Requester:
             if not out.busy:
                 if qp.state != _RTS:
                     return False  # what was posted since then is not started
-                status = read_send(queue, out)
+                try:
+                    status = read_send(queue, out)
+                except BufferGone:
+                    self._queue_pairs.queue_broken(queue)
+                    return False
                 if status:
                     self._completer.failed(qp, status)
                     return False
-            out.chunk = room
+            out.chunk = out.again or (BYTES_A_RUN if room > BYTES_A_RUN else room)
             moved = steps[out.action](qp, queue, out)
             if moved < 0:
                 return False
             room -= moved
-            if moved > BYTES_A_TURN:
-                rounds.long_turn = True
             if not out.busy:
                 posted -= 1
                 most -= 1
+            if moved > BYTES_A_TURN:
+                rounds.long_turn = True
+                if rounds.others_wait(queue.page):
+                    return posted > 0
             if room <= 0 or most <= 0:
                 return posted > 0
         return False
@@ -157,7 +163,7 @@ class Requester:
                 self._completer.failed(qp, ops.LOC_PROT_ERR)
                 return STOP
             if not isinstance(data, memoryview) and not is_shared(data):
-                return self._fetch(qp, out, data, _PRIVATE_CHUNK)
+                return self._fetch(qp, out, data)
         else:
             data = NO_DATA
         if done + count == length:
@@ -190,6 +196,7 @@ class Requester:
         if not out.busy:
             return STOP  # it was its own responder, and that failed
         qp.send_psn = (qp.send_psn + run) & _PSN_MASK
+        out.again = 0
         if out.done + count >= out.length:
             out.fetched = None
             self._completer.succeeded(qp, queue, out, byte_len)
@@ -200,6 +207,7 @@ class Requester:
     def _refused(self, qp: QueuePair, out: Outgoing, answer: Answer) -> int:
         if not out.busy:
             return STOP
+        out.again = out.chunk
         return 0 if self._completer.refused(qp, out, answer) else STOP
 
     def _read(self, qp: QueuePair, queue: WorkQueue, out: Outgoing) -> int:
@@ -344,7 +352,7 @@ class Requester:
             return False
         return True
 
-    def _fetch(self, qp: QueuePair, out: Outgoing, pieces: list[Piece], most: int = 1 << 32) -> int:
+    def _fetch(self, qp: QueuePair, out: Outgoing, pieces: list[Piece]) -> int:
         """Have the next bytes copied out of private memory, and go on then."""
 
         def fetched(job: CopyJob) -> None:
@@ -359,7 +367,7 @@ class Requester:
             self._completer.resume(qp)
 
         out.waiting = True
-        out.job = self._copier.read(pieces, fetched, self._users(qp, out), most)
+        out.job = self._copier.read(pieces, fetched, self._users(qp, out))
         return STOP
 
     def _users(self, qp: QueuePair, out: Outgoing) -> list[Copied]:

@@ -16,13 +16,13 @@ from kernel_proc.hca.device_memory import Piece, PrivateRun
 from kernel_proc.hca.engine import operations as ops
 from kernel_proc.hca.engine.pieces import is_shared, reach_elements, store, store_data
 from kernel_proc.hca.engine.private_copier import Copied, CopyJob, PrivateCopier
-from kernel_proc.hca.engine.receive_entries import read_receive
+from kernel_proc.hca.engine.receive_side import NO_ENTRY, ReceiveSide
 from kernel_proc.hca.event_table import EventTable
 from kernel_proc.hca.in_hand import Executed, Incoming
 from kernel_proc.hca.packets import (
     ACK,
+    IN_HAND,
     INVALID_REQUEST,
-    NOT_READY,
     NOTHING,
     REMOTE_ACCESS_ERROR,
     REMOTE_OPERATION_ERROR,
@@ -34,31 +34,19 @@ from kernel_proc.hca.port import Port
 from kernel_proc.hca.qp_table import QpTable, QueuePair
 from kernel_proc.hca.translation import Translation, TranslationFault
 from kernel_proc.hca_abi import qp_transitions as states
-from kernel_proc.hca_abi.event_entries import (
-    EVENT_ACCESS_ERROR,
-    EVENT_COMMUNICATION_ESTABLISHED,
-    EVENT_INVALID_REQUEST,
-)
-from shared.verbs_enums import ibv_wc_flags
+from kernel_proc.hca_abi.event_entries import EVENT_COMMUNICATION_ESTABLISHED
 
 _PSN_MASK: Final = ops.PSN_MASK
 _PSN_HALF: Final = 1 << 23
 _WORD_MASK: Final = ops.WORD_MASK
 _FIRST: Final = packets.FIRST
 _LAST: Final = packets.LAST
-_SOLICITED: Final = packets.SOLICITED
 _QP_RIGHTS: Final = ops.QP_RIGHTS
 _LOCAL_WRITE: Final = ops.LOCAL_WRITE
 _REMOTE_WRITE: Final = ops.REMOTE_WRITE
-_SEND: Final = ops.SEND
-_SEND_WITH_IMM: Final = ops.SEND_WITH_IMM
 _SEND_WITH_INV: Final = ops.SEND_WITH_INV
 _WRITE_WITH_IMM: Final = ops.RDMA_WRITE_WITH_IMM
-_WITH_IMM: Final = int(ibv_wc_flags.IBV_WC_WITH_IMM)
-_WITH_INV: Final = int(ibv_wc_flags.IBV_WC_WITH_INV)
 _RTR: Final = states.RTR
-_NO_ENTRY: Final = -1
-_BAD_ENTRY: Final = -2
 _SILENCE: Final = packets.SILENCE
 
 
@@ -73,11 +61,18 @@ class Responder:
         copier: PrivateCopier,
         answer_later: Callable[[Request, Answer], None],
     ) -> None:
-        self._queue_pairs: Final = queue_pairs
         self._translation: Final = translation
         self._events: Final = events
         self._copier: Final = copier
         self._answer_later: Final = answer_later
+        side = ReceiveSide(queue_pairs, events)
+        self._take_entry: Final = side.take_entry
+        self._complete: Final = side.complete
+        self._not_ready: Final = side.not_ready
+        self._bad_entry: Final = side.bad_entry
+        self._fail_entry: Final = side.fail_entry
+        self._invalid: Final = side.invalid
+        self._access_error: Final = side.access_error
         kinds: dict[int, Callable[[QueuePair, Incoming, Request], Answer]] = {
             **dict.fromkeys(ops.SENDS, self._take_send),
             **dict.fromkeys(ops.WRITES, self._take_write),
@@ -94,7 +89,7 @@ class Responder:
         if request.psn != qp.receive_psn:
             return self._out_of_sequence(qp, incoming, request)
         if incoming.job is not None:
-            return NOTHING  # the same again, while it is being executed
+            return IN_HAND  # the same again, while it is being executed
         incoming.nak_sent = False
         if qp.state == _RTR and not incoming.established:
             incoming.established = True
@@ -125,6 +120,9 @@ class Responder:
             incoming.nak_sent = True
             return SEQUENCE_ERROR
         opcode = request.opcode
+        if (qp.receive_psn - request.psn) & _PSN_MASK < request.packets:
+            qp.counters.drops["half a duplicate"] += 1
+            return NOTHING
         if opcode in ops.SENDS or opcode in ops.WRITES:
             return ACK
         for executed in incoming.executed:
@@ -153,99 +151,6 @@ class Responder:
         qp.counters.drops["duplicate of private memory"] += 1
         return NOTHING
 
-    # 4: receive entries
-
-    def _take_entry(self, qp: QueuePair, incoming: Incoming) -> int:
-        """Have the next receive entry in hand; 0, or why there is none.
-
-        An entry of the own queue stays there until it completes; one of a shared queue is taken.
-        """
-        srq = qp.srq
-        if srq is not None:
-            if not srq.alive:
-                return _NO_ENTRY
-            taken = srq.next_entry()
-            if taken is None:
-                return _NO_ENTRY
-            incoming.srq_position = taken
-            return 0 if read_receive(srq, taken, incoming) else _BAD_ENTRY
-        queue = qp.receive
-        if queue is None or not queue.outstanding():
-            if queue is not None and queue.broken:
-                self._queue_pairs.queue_broken(queue)
-            return _NO_ENTRY
-        if not queue.alive:
-            self._queue_pairs.queue_broken(queue)
-            return _NO_ENTRY
-        return 0 if read_receive(queue, queue.head, incoming) else _BAD_ENTRY
-
-    def _not_ready(self, qp: QueuePair) -> Answer:
-        if qp.state == states.ERR:
-            return NOTHING  # its queue was found broken
-        qp.counters.rnr_naks_sent += 1
-        return NOT_READY[qp.context.min_rnr_timer]
-
-    def _complete(
-        self, qp: QueuePair, incoming: Incoming, request: Request, opcode: int, length: int
-    ) -> Answer:
-        """End the message and its entry well."""
-        sent_as = request.opcode
-        wc_flags = 0
-        if sent_as in (_SEND_WITH_IMM, _WRITE_WITH_IMM):
-            wc_flags = _WITH_IMM
-        elif sent_as == _SEND_WITH_INV:
-            wc_flags = _WITH_INV
-        incoming.opcode = -1
-        counters = qp.counters
-        counters.received_messages += 1
-        counters.received_bytes += length
-        srqn = 0
-        if incoming.srq_position >= 0:
-            incoming.srq_position = -1
-            assert qp.srq is not None
-            srqn = qp.srq.number
-        elif qp.receive is not None:
-            qp.receive.head = (incoming.position + 1) & _WORD_MASK
-        cq = qp.receive_cq
-        if cq is None or not cq.add(
-            qp.number, incoming.position, length, request.imm_data if wc_flags else 0,
-            request.source_qpn, opcode, 0, 0, 0, wc_flags, 0, 0, 0, 0, srqn,
-            1 if request.flags & _SOLICITED else 0,
-        ):  # fmt: skip
-            self._queue_pairs.completion_lost(qp)
-            return NOTHING
-        return ACK
-
-    # What fails
-
-    def _fail_entry(self, qp: QueuePair, incoming: Incoming, status: int) -> None:
-        """End the entry in hand with an error, which takes the queue pair out of service."""
-        srqn = 0
-        position = incoming.position
-        if incoming.srq_position >= 0:
-            incoming.srq_position = -1
-            srqn = qp.srq.number if qp.srq is not None else 0
-        elif qp.receive is not None:
-            position = qp.receive.take()
-        if qp.receive_cq is not None:
-            qp.receive_cq.post(qp.number, position, status, is_send=0, srqn=srqn)
-        self._queue_pairs.set_state(qp, states.ERR)
-
-    def _invalid(self, qp: QueuePair) -> Answer:
-        """Refuse a request that no entry reports; an event does."""
-        self._events.queue_pair(EVENT_INVALID_REQUEST, qp.number)
-        self._queue_pairs.set_state(qp, states.ERR)
-        return INVALID_REQUEST
-
-    def _access_error(self, qp: QueuePair) -> Answer:
-        self._events.queue_pair(EVENT_ACCESS_ERROR, qp.number)
-        self._queue_pairs.set_state(qp, states.ERR)
-        return REMOTE_ACCESS_ERROR
-
-    def _bad_entry(self, qp: QueuePair, incoming: Incoming) -> Answer:
-        self._fail_entry(qp, incoming, ops.LOC_QP_OP_ERR)
-        return REMOTE_OPERATION_ERROR
-
     # SEND
 
     def _take_send(self, qp: QueuePair, incoming: Incoming, request: Request) -> Answer:
@@ -253,7 +158,7 @@ class Responder:
         if flags & _FIRST:
             none = self._take_entry(qp, incoming)
             if none:
-                if none == _NO_ENTRY:
+                if none == NO_ENTRY:
                     return self._not_ready(qp)
                 return self._bad_entry(qp, incoming)
             if request.length > incoming.room or request.length > ops.LONGEST_MESSAGE:
@@ -312,7 +217,7 @@ class Responder:
         if has_entry:
             none = self._take_entry(qp, incoming)
             if none:
-                if none == _NO_ENTRY:
+                if none == NO_ENTRY:
                     return self._not_ready(qp)
                 return self._bad_entry(qp, incoming)
         length = request.length
@@ -333,6 +238,8 @@ class Responder:
                 return self._refuse_write(qp, incoming, bool(has_entry), REMOTE_ACCESS_ERROR)
             if isinstance(memory, memoryview) and isinstance(data, memoryview) and flags & _LAST:
                 store(memory, data)
+                if not has_entry:
+                    return self._written(qp, incoming, length)
             elif isinstance(memory, memoryview) or is_shared(memory):
                 store_data(memory, data, bool(flags & _LAST))
             else:
@@ -353,9 +260,15 @@ class Responder:
             return ACK
         if request.opcode == _WRITE_WITH_IMM:
             return self._complete(qp, incoming, request, ops.RECEIVED_WRITE, request.length)
+        return self._written(qp, incoming, request.length)
+
+    @staticmethod
+    def _written(qp: QueuePair, incoming: Incoming, length: int) -> Answer:
+        """End a message that leaves nothing but its bytes."""
         incoming.opcode = -1
-        qp.counters.received_messages += 1
-        qp.counters.received_bytes += request.length
+        counters = qp.counters
+        counters.received_messages += 1
+        counters.received_bytes += length
         return ACK
 
     def _refuse_write(
@@ -476,7 +389,7 @@ class Responder:
             self._later(qp, held, answer)
 
         incoming.job = self._copier.write(memory, data, done, self._users(qp, keys))
-        return NOTHING
+        return IN_HAND
 
     def _fetch_private(
         self, qp: QueuePair, incoming: Incoming, request: Request, memory: list[Piece], count: int
@@ -494,8 +407,8 @@ class Responder:
                 answer = Answer(packets.ACKNOWLEDGE, 0, job.buffer)
             self._later(qp, held, answer)
 
-        incoming.job = self._copier.read(memory, done, self._users(qp, [request.rkey]), count)
-        return NOTHING
+        incoming.job = self._copier.read(memory, done, self._users(qp, [request.rkey]))
+        return IN_HAND
 
     def _change_private(
         self, qp: QueuePair, incoming: Incoming, request: Request, run: PrivateRun
@@ -518,7 +431,7 @@ class Responder:
         incoming.job = self._copier.change_word(
             run, lambda original: _changed(held, original), done, self._users(qp, [request.rkey])
         )
-        return NOTHING
+        return IN_HAND
 
     def _later(self, qp: QueuePair, request: Request, answer: Answer) -> None:
         if answer.kind == packets.ACKNOWLEDGE:

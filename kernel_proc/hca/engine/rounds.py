@@ -3,7 +3,8 @@
 A queue is ready when its owner rang it, or when a change of state gave it something to do, and
 there is a service for its kind in the QP's state. A service does a bounded piece and says whether
 it wants another turn: 16 requests or 128 KiB, whatever comes first. A queue that is alone may move
-the bytes of its next turns at once; that ends the device's round.
+the bytes of its next turns at once, in runs of 1 MiB at most, until another session rings; that
+ends the device's round.
 
 Rules: one thread; a turn ends in bounded time.
 Spec: docs/hca-process.md.
@@ -13,12 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from kernel_proc.hca.doorbell_pages import DoorbellPage
+from kernel_proc.hca.doorbell_pages import DoorbellPage, DoorbellPages
 from kernel_proc.hca.work_queue import WorkQueue
 
 REQUESTS_A_TURN: Final = 16
 BYTES_A_TURN: Final = 128 << 10
-BYTES_ALONE: Final = 1 << 20
+BYTES_A_RUN: Final = 1 << 20
+BYTES_ALONE: Final = 2 << 20
 
 #: Serves a queue: at most so many requests, or so many bytes.
 Service = Callable[[WorkQueue, int, int], bool]
@@ -29,7 +31,8 @@ _STATES: Final = 8  # a power of two above the QP states
 class Rounds:
     """The queues that have something to do, by session."""
 
-    def __init__(self) -> None:
+    def __init__(self, doorbells: DoorbellPages) -> None:
+        self._pages: Final = doorbells.pages
         self._services: Final[list[Service | None]] = [None] * (4 * _STATES)
         self._circle: Final[deque[DoorbellPage]] = deque()
         self.turns = 0
@@ -72,6 +75,10 @@ class Rounds:
             page.in_circle = False
         self.turns += 1
         return True
+
+    def others_wait(self, page: DoorbellPage) -> bool:
+        """Say whether another session has rung meanwhile."""
+        return any(other.has_rung for other in self._pages.values() if other is not page)
 
     def clear(self) -> None:
         """Forget every queue: the device was stopped."""

@@ -37,9 +37,14 @@ _IS_ATOMIC: Final = ops.IS_ATOMIC
 def read_send(queue: WorkQueue, out: Outgoing) -> int:
     """Take the entry at the queue's head in hand; return SUCCESS or why it cannot be done.
 
-    The queue's memory is alive.
+    Raise BufferGone if the ring's memory is not there.
     """
-    view, place = queue.entry(queue.head)
+    buffer = queue.buffer
+    if buffer is not None and buffer.single and buffer.pages:  # as `entry` does
+        view = buffer.pages[0]
+        place = queue.offset + (queue.head & queue.mask) * queue.stride
+    else:
+        view, place = queue.entry(queue.head)
     context = queue.qp.context
     if context.transport == _UD:
         (

@@ -123,6 +123,24 @@ def test_datagrams_from_and_to_private_memory(private_bench: Bench):
     assert far.view[1008:1024] == gid
 
 
+def test_datagrams_that_come_together_all_arrive(private_bench: Bench):
+    one, other = (User(private_bench, n, transport=abi.QPC_TRANSPORT_UD) for n in (2000, 2001))
+    for user in (one, other):
+        user.run(op.INIT2RTR_QPEE)
+        user.run(op.RTR2RTS_QPEE)
+    near, far = Region(private_bench, 4096), PrivateRegion(private_bench)
+    data = near.fill(1)
+    for number in range(10):
+        other.receive([far.at(100 * number, 100)])
+        one.put_send(wr("SEND"), [near.at(number, 60)], vector=vector(), qpn=other.qpn)
+    one.ring_send()
+    assert len(one.sends()) == 10
+    assert [c.wqe_index for c in other.receives()] == list(range(10))
+    for number in range(10):
+        start = 100 * number + 40
+        assert far.view[start : start + 60] == data[number : number + 60]
+
+
 @pytest.mark.parametrize(
     ("name", "gone_is_near", "status", "entry"),
     [
@@ -226,6 +244,34 @@ def test_others_go_on_while_one_waits_for_a_page(private_bench: Bench, gate: Gat
     assert [c.status for c in one.sends()] == [0]
     assert far.view[:64] == data[:64]
     assert other.state == table.RTS
+
+
+def test_a_late_answer_counts_for_the_run_that_was_sent(private_bench: Bench, gate: Gate):
+    bench = private_bench
+    one, _ = pair(bench, ack_timeout=1, retry_count=0)
+    beside, peer = User(bench, 2010), User(bench, 2011)
+    beside.connect(peer)
+    peer.connect(beside)
+    near, far = Region(bench, LENGTH), PrivateRegion(bench)
+    data = near.fill(1)
+    one.send(wr("RDMA_WRITE"), [near.at(3, 390_001)], remote=(far.start, far.key))
+    bench.settle()
+    assert gate.entered.wait(10)
+    for _ in range(2):  # the timer runs out while others are busy too, so turns are shorter
+        for _ in range(20):
+            beside.send(wr("RDMA_WRITE"))
+        due = bench.device.next_deadline_ns()
+        assert due is not None
+        bench.now = due
+        bench.settle()
+        assert len(beside.sends()) == 20
+    assert one.device_object.counters.timeouts == 0  # it is being worked at
+    gate.open.set()
+    step_until(bench, lambda: one.send_cq.entry(0) is not None)
+    assert [c.status for c in one.sends()] == [0]
+    assert far.view[:390_001] == data[3:390_004]
+    one.send(wr("RDMA_WRITE"))
+    assert [c.status for c in one.sends()] == [0]
 
 
 @pytest.mark.parametrize("command", ["HW2SW_MPT", "ERR2RST_QPEE"])

@@ -189,3 +189,15 @@ def test_datagrams_share_too(bench: Bench, shared: SharedQueue):
     assert len(users[0].sends()) == 3
     assert [[c.wqe_index for c in u.receives()] for u in users] == [[], [0], [1]]
     assert users[1].device_object.counters.drops == {"no receive entry": 1}
+
+
+def test_a_broken_one_takes_its_queue_pairs_with_it(bench: Bench, shared: SharedQueue):
+    ((_, other),) = senders(bench, shared, 1)
+    beside, _ = pair_beside(bench)
+    bench.async_events()
+    bench.ring(bells.RING_SRQ, shared.slot, shared.entries + 1)
+    bench.settle()
+    assert (other.state, beside.state) == (table.ERR, table.RTS)
+    events = bench.async_events()
+    assert events[0] == (eqe.EVENT_SRQ_CATASTROPHIC, shared.srqn)
+    assert (eqe.EVENT_LAST_WQE_REACHED, other.qpn) in events

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.mailbox_page import driver_source
+from tests.verbs.self_connected import run
 from user_proc.process import UserProcess
-from user_proc.transport.kernel_control import kernel_status, stop_kernel
+from user_proc.transport.kernel_control import kernel_state, kernel_status, stop_kernel
+from user_proc.verbs.device import Context
+from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -45,6 +48,88 @@ def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, obje
     stopped = softhca("kernel", "stop", "--name", NAME)
     assert (stopped.returncode, stopped.stdout) == (0, "kernel 'cli-test' has stopped\n")
     assert softhca("kernel", "status", "--name", NAME).returncode == 3
+
+
+def test_a_kernel_is_started_with_what_its_options_say(softhca: Run, tmp_path: Path):
+    (tmp_path / "fast.toml").write_text("[mad]\nmedian_us = 1\n")
+    options = {
+        "--latency-model": "fast.toml",
+        "--latency-factor": "2.5",
+        "--command-mode": "polling",
+        "--fragmentation": "16",
+        "--max-qp-rd-atom": "8",
+        "--spin-us": "10",
+        "--hca-spin-us": "20",
+    }
+    words = [word for pair in options.items() for word in pair]
+    done = softhca("kernel", "start", "--name", NAME, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    pid = json.loads(done.stdout)["pid"]
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    device = json.loads(softhca("show", "device", "--name", NAME, "--json").stdout)
+    stop_kernel(NAME)
+    for option, value in (options | {"--latency-model": str(tmp_path / "fast.toml")}).items():
+        assert arguments[arguments.index(option) + 1] == value
+    assert device[0]["command_mode"] == "polling"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--latency-model", "slow", "there is no latency model 'slow'"),
+        ("--latency-factor", "-1", "latency_factor must lie between"),
+        ("--command-mode", "telepathy", "command_mode must be event or polling"),
+        ("--fragmentation", "-1", "fragmentation must lie between"),
+        ("--max-qp-rd-atom", "3", "max_qp_rd_atom is a power of two"),
+        ("--spin-us", "-1", "spin_us must lie between"),
+        ("--hca-spin-us", "-1", "hca_spin_us must lie between"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_sentence(
+    softhca: Run, option: str, value: str, sentence: str
+):
+    done = softhca("kernel", "start", "--name", NAME, option, value)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"softhca: the kernel {NAME!r} did not start: ")
+    assert sentence in line
+
+
+def test_the_hca_is_reset_dead_or_alive(softhca: Run, started: dict[str, object]):
+    with Context(name="mthca0", kernel=NAME) as old:
+        before = kernel_state(NAME)["hca"]["link"]["process"]
+        os.kill(before, signal.SIGKILL)
+        with pytest.raises(PyverbsRDMAError):
+            old.get_async_event() and old.query_device()
+        (device,) = json.loads(softhca("show", "device", "--name", NAME, "--json").stdout)
+        assert (device["state"], device["asleep"], device["pid"]) == ("dead", None, None)
+        done = softhca("kernel", "reset-hca", "--name", NAME)
+        assert done.returncode == 0, done.stderr
+        pid = kernel_state(NAME)["hca"]["link"]["process"]
+        assert done.stdout == f"the HCA of kernel 'cli-test' has been reset (pid {pid})\n"
+        with pytest.raises(PyverbsRDMAError):
+            old.query_device()
+        with Context(name="mthca0", kernel=NAME) as fresh:
+            assert fresh.session().process is old.session().process
+            run(fresh)
+            with pytest.raises(PyverbsRDMAError):
+                old.query_device()
+    again = json.loads(softhca("kernel", "reset-hca", "--name", NAME, "--json").stdout)
+    assert again["resets"] == 2
+    assert again["pid"] not in (before, pid)
+    with Context(name="mthca0", kernel=NAME) as fresh:
+        run(fresh)
+
+
+def test_a_reset_without_an_hca_is_one_sentence(softhca: Run):
+    done = softhca("kernel", "reset-hca", "--name", "never-started")
+    assert done.returncode == 3
+    assert softhca("kernel", "start", "--name", NAME, "--no-hca").returncode == 0
+    done = softhca("kernel", "reset-hca", "--name", NAME, "--json")
+    stop_kernel(NAME)
+    assert done.returncode == 1
+    assert done.stderr == "softhca: the kernel 'cli-test' runs without an HCA\n"
+    assert json.loads(done.stdout) == {"error": "the kernel 'cli-test' runs without an HCA"}
 
 
 def test_list_tells_each_kernel(softhca: Run, started: dict[str, object]):

@@ -195,5 +195,5 @@ def test_a_dead_hca_is_told(softhca: Run):
         asked = softhca("devinfo", "--name", kernel.name)
         assert asked.returncode == 1
         (sentence,) = asked.stderr.splitlines()
-        assert "the HCA is dead" in sentence
+        assert "has failed and has not been reset" in sentence
         assert f"'softhca show device --name {kernel.name}'" in sentence

@@ -97,6 +97,41 @@ def test_a_wrong_setting_is_a_sentence(name: str):
         start_kernel(name, settings={"no_such_setting": 1})
 
 
+def test_an_hca_that_is_not_wanted(name: str):
+    with start_kernel(name, settings={"hca": False}):
+        assert kernel_control.kernel_state(name)["hca"] == {}
+
+
+def test_a_latency_model_is_found_from_the_folder_of_the_starter(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "fast.toml").write_text("[mad]\nmedian_us = 1\n")
+    monkeypatch.chdir(tmp_path)
+    for model in ("fast.toml", "./fast.toml", tmp_path / "fast.toml"):
+        with start_kernel(name, settings={"latency_model": model}) as kernel:
+            arguments = Path(f"/proc/{kernel.pid}/cmdline").read_bytes().split(b"\0")
+            place = arguments.index(b"--latency-model")
+            assert arguments[place + 1] == str(tmp_path / "fast.toml").encode()
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("nonesuch", "there is no latency model 'nonesuch': it is none, plausible, prm-ceiling"),
+        ("/nowhere/model.toml", "the latency model '/nowhere/model.toml' cannot be read: No such"),
+        ("{folder}/wrong.toml", "{folder}/wrong.toml: there is no group 'mda'"),
+    ],
+)
+def test_a_latency_model_that_cannot_be_is_the_hcas_sentence(
+    name: str, tmp_path: Path, model: str, sentence: str
+):
+    (tmp_path / "wrong.toml").write_text("[mda]\nmedian_us = 1\n")
+    expected = f"kernel '{name}' did not start: the HCA did not come up: {sentence}"
+    with pytest.raises(KernelStartFailed) as caught:
+        start_kernel(name, settings={"latency_model": model.format(folder=tmp_path)})
+    assert expected.format(folder=tmp_path) in str(caught.value)
+
+
 def test_a_kernel_that_ends_without_a_word(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", "/bin/cat")
     with pytest.raises(KernelStartFailed, match=r"it ended at once; its last words: .*help"):

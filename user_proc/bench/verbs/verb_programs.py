@@ -4,7 +4,9 @@ A program is bytes: user processes perform it by IOCTLs, the kernel client by di
 set-up makes one object of each kind that stays, as in any process at work: without it every
 creation would be the first of its kind, and map a chunk of the HCA's tables.
 
-Spec: design of the control mix: PD, 4 KiB MR, CQ, RC QP to RTS, query, all destroyed.
+The control mix: PD, 4 KiB MR, CQ, RC QP to RTS, query, all destroyed.
+
+Spec: docs/benchmark-verbs.md.
 """
 
 from collections.abc import Mapping

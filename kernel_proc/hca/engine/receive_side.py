@@ -1,0 +1,155 @@
+"""The receive entries of a queue pair: taking them, ending them well or not, and what tells of it.
+
+An error that ends an entry is reported by its completion; one that ends none, by an event. Either
+takes the queue pair out of service.
+
+Spec: IBA vol. 1, 9.9.3 and 10.2.9; docs/engine.md.
+"""
+
+from typing import Final
+
+from kernel_proc.hca import packets
+from kernel_proc.hca.engine import operations as ops
+from kernel_proc.hca.engine.receive_entries import read_receive
+from kernel_proc.hca.event_table import EventTable
+from kernel_proc.hca.in_hand import Incoming
+from kernel_proc.hca.packets import (
+    ACK,
+    INVALID_REQUEST,
+    NOT_READY,
+    NOTHING,
+    REMOTE_ACCESS_ERROR,
+    REMOTE_OPERATION_ERROR,
+    Answer,
+    Request,
+)
+from kernel_proc.hca.qp_table import QpTable, QueuePair
+from kernel_proc.hca.queue_buffer import BufferGone
+from kernel_proc.hca.srq_table import SharedReceiveQueue
+from kernel_proc.hca_abi import qp_transitions as states
+from kernel_proc.hca_abi.event_entries import EVENT_ACCESS_ERROR, EVENT_INVALID_REQUEST
+from shared.verbs_enums import ibv_wc_flags
+
+_WORD_MASK: Final = ops.WORD_MASK
+_SOLICITED: Final = packets.SOLICITED
+_SEND_WITH_IMM: Final = ops.SEND_WITH_IMM
+_SEND_WITH_INV: Final = ops.SEND_WITH_INV
+_WRITE_WITH_IMM: Final = ops.RDMA_WRITE_WITH_IMM
+_WITH_IMM: Final = int(ibv_wc_flags.IBV_WC_WITH_IMM)
+_WITH_INV: Final = int(ibv_wc_flags.IBV_WC_WITH_INV)
+
+#: Why `take_entry` has none.
+NO_ENTRY: Final = -1
+BAD_ENTRY: Final = -2
+
+
+class ReceiveSide:
+    """Receive entries and errors of connected queue pairs."""
+
+    def __init__(self, queue_pairs: QpTable, events: EventTable) -> None:
+        self._queue_pairs: Final = queue_pairs
+        self._events: Final = events
+
+    def take_entry(self, qp: QueuePair, incoming: Incoming) -> int:
+        """Have the next receive entry in hand; 0, or why there is none.
+
+        An entry of the own queue stays there until it completes; one of a shared queue is taken.
+        """
+        srq = qp.srq
+        if srq is not None:
+            return self._take_shared(srq, incoming)
+        queue = qp.receive
+        if queue is None or not queue.outstanding():
+            if queue is not None and queue.broken:
+                self._queue_pairs.queue_broken(queue)
+            return NO_ENTRY
+        try:
+            return 0 if read_receive(queue, queue.head, incoming) else BAD_ENTRY
+        except BufferGone:
+            self._queue_pairs.queue_broken(queue)
+            return NO_ENTRY
+
+    @staticmethod
+    def _take_shared(srq: SharedReceiveQueue, incoming: Incoming) -> int:
+        if not srq.alive:
+            return NO_ENTRY
+        taken = srq.next_entry()
+        if taken is None:
+            return NO_ENTRY
+        try:
+            is_good = read_receive(srq, taken, incoming)
+        except BufferGone:
+            is_good = False
+            incoming.position = taken
+        incoming.srq_position = taken
+        return 0 if is_good else BAD_ENTRY
+
+    def not_ready(self, qp: QueuePair) -> Answer:
+        """Ask for another try after the queue pair's own delay."""
+        if qp.state == states.ERR:
+            return NOTHING  # its queue was found broken
+        qp.counters.rnr_naks_sent += 1
+        return NOT_READY[qp.context.min_rnr_timer]
+
+    def complete(
+        self, qp: QueuePair, incoming: Incoming, request: Request, opcode: int, length: int
+    ) -> Answer:
+        """End the message and its entry well."""
+        sent_as = request.opcode
+        wc_flags = 0
+        if sent_as in (_SEND_WITH_IMM, _WRITE_WITH_IMM):
+            wc_flags = _WITH_IMM
+        elif sent_as == _SEND_WITH_INV:
+            wc_flags = _WITH_INV
+        incoming.opcode = -1
+        counters = qp.counters
+        counters.received_messages += 1
+        counters.received_bytes += length
+        srqn = 0
+        if incoming.srq_position >= 0:
+            incoming.srq_position = -1
+            assert qp.srq is not None
+            srqn = qp.srq.number
+        elif qp.receive is not None:
+            qp.receive.head = (incoming.position + 1) & _WORD_MASK
+        cq = qp.receive_cq
+        if cq is None or not cq.add(
+            qp.number, incoming.position, length, request.imm_data if wc_flags else 0,
+            request.source_qpn, opcode, 0, 0, 0, wc_flags, 0, 0, 0, 0, srqn,
+            1 if request.flags & _SOLICITED else 0,
+        ):  # fmt: skip
+            self._queue_pairs.completion_lost(qp)
+            return NOTHING
+        return ACK
+
+    # What fails
+
+    def fail_entry(self, qp: QueuePair, incoming: Incoming, status: int) -> None:
+        """End the entry in hand with an error, which takes the queue pair out of service."""
+        srqn = 0
+        position = incoming.position
+        if incoming.srq_position >= 0:
+            incoming.srq_position = -1
+            srqn = qp.srq.number if qp.srq is not None else 0
+        elif qp.receive is not None:
+            position = qp.receive.take()
+        if qp.receive_cq is not None:
+            qp.receive_cq.post(qp.number, position, status, is_send=0, srqn=srqn)
+        self._queue_pairs.set_state(qp, states.ERR)
+
+    def invalid(self, qp: QueuePair) -> Answer:
+        """Refuse a request that no entry reports; an event does."""
+        self._events.queue_pair(EVENT_INVALID_REQUEST, qp.number)
+        self._queue_pairs.set_state(qp, states.ERR)
+        return INVALID_REQUEST
+
+    def access_error(self, qp: QueuePair) -> Answer:
+        """Refuse an access that a key does not grant and no entry reports; an event does."""
+        self._events.queue_pair(EVENT_ACCESS_ERROR, qp.number)
+        self._queue_pairs.set_state(qp, states.ERR)
+        return REMOTE_ACCESS_ERROR
+
+    def bad_entry(self, qp: QueuePair, incoming: Incoming) -> Answer:
+        """End an entry that cannot be, and the message with it."""
+        self.fail_entry(qp, incoming, ops.LOC_QP_OP_ERR)
+        return REMOTE_OPERATION_ERROR
