@@ -49,7 +49,8 @@ def test_the_program_of_the_readme_prints_what_the_readme_says(tmp_path: Path):
         log = kernel.log.read_text(encoding="utf-8")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == program_and_output()[1]
-    assert re.search(r"context 1 of process \d+ 'program\.py' \(pid \d+\) closed: 0 objects", log)
+    assert re.search(r"session 1 \('program\.py', pid \d+\) ended: .* 0 handles closed", log)
+    assert "closed: " not in log.replace("handles closed", ""), "it left nothing to be freed"
 
 
 @pytest.mark.processes

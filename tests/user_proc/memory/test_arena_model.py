@@ -143,7 +143,7 @@ class FreeRangesModel(RuleBasedStateMachine):
 
 
 TestAllocatorModel = AllocatorModel.TestCase
-TestAllocatorModel.settings = settings(max_examples=60, stateful_step_count=40)
+TestAllocatorModel.settings = settings(max_examples=40, stateful_step_count=40)
 TestFreeRangesModel = FreeRangesModel.TestCase
 TestFreeRangesModel.settings = settings(max_examples=80, stateful_step_count=30)
 
