@@ -125,11 +125,13 @@ class Incoming:
 
     `opcode` is -1 between messages. `srq_position` names an entry taken of a shared queue.
     `executed` are the last reads and atomics. `checked` are the path and the context that were
-    found to fit together, under the version of the port's tables. `backlog` are datagrams that came
-    while one is being stored in private memory.
+    found to fit together, under the version of the port's tables; `remote_qpn`, `access` and `pd`
+    are of that context. `backlog` are datagrams that came while one is being stored in private
+    memory.
     """
 
     __slots__ = (
+        "access",
         "backlog",
         "checked_context",
         "checked_path",
@@ -142,7 +144,9 @@ class Incoming:
         "offset",
         "opcode",
         "other_mtu",
+        "pd",
         "position",
+        "remote_qpn",
         "room",
         "srq_position",
     )
@@ -162,6 +166,9 @@ class Incoming:
         self.other_mtu = 0  # where it is not the peer's: the smaller one, as a shift
         self.checked_path: Path | None = None
         self.checked_context: QpContext | None = None
+        self.remote_qpn = 0
+        self.access = 0
+        self.pd = 0
         self.checked_version = -1
 
     def stop(self) -> None:

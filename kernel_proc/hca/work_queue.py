@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kernel_proc.hca.doorbell_pages import DoorbellPage
 from kernel_proc.hca.queue_buffer import BufferGone, QueueBuffer
+from kernel_proc.hca_abi.contexts import QPC_SIGNAL_ALL
 from shared.doorbell_layout import FIRST_SLOT_WORD, RING_SEND
 
 if TYPE_CHECKING:
@@ -102,9 +103,12 @@ class ReadyQueues(Protocol):
 
 
 class WorkQueue(EntryRing):
-    """The send or the receive queue of a QP; `kind` as doorbells name it."""
+    """The send or the receive queue of a QP; `kind` as doorbells name it.
 
-    __slots__ = ("_rounds", "kind", "qp", "queued", "told")
+    `transport` and `signals_all` are the QP's, which never change.
+    """
+
+    __slots__ = ("_rounds", "kind", "qp", "queued", "signals_all", "told", "transport")
 
     def __init__(
         self,
@@ -119,6 +123,8 @@ class WorkQueue(EntryRing):
         super().__init__(qp.page, slot, entries, stride, qp.buffer, offset)
         self.qp = qp
         self.kind = kind
+        self.transport = qp.context.transport
+        self.signals_all = bool(qp.context.flags & QPC_SIGNAL_ALL)
         self.queued = False
         self.told = False  # that it is broken
         self._rounds = rounds

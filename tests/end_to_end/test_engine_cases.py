@@ -1,4 +1,4 @@
-"""The tables of failures once more, with the responder in another process and a real kernel."""
+"""The tables of failures once more, with the responder in another process."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

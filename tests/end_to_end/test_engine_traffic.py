@@ -1,4 +1,4 @@
-"""Two processes move data through a real HCA: every opcode, private memory, deaths."""
+"""Two processes move data through an HCA process: every opcode, private memory, deaths."""
 
 import json
 import select

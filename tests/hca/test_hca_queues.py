@@ -496,3 +496,12 @@ def test_a_silent_session_gets_its_turn_beside_a_loud_one(bench: Bench):
     assert 0 < len(loud.cq.poll()) < 100
     bench.settle()
     assert bench.device.inspect()["flushed"] == 501
+
+
+def test_the_short_way_to_add_a_sent_entry_writes_the_same(bench: Bench):
+    cq = bench.make_cq()
+    assert cq.queue.add_sent(2000, 5 | 7 << 32, 2, 4096)
+    assert cq.queue.post(2000, 5, 0, is_send=1, opcode=2, byte_len=4096)
+    first, second = cq.poll()
+    assert first == second
+    assert len(first) == 17

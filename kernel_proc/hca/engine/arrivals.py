@@ -48,12 +48,13 @@ class Arrivals:
     ) -> None:
         self._queue_pairs: Final = queue_pairs
         self._multicast: Final = multicast
-        self._responder: Final = responder
+        self._find: Final = queue_pairs.find
+        self._receive_connected: Final = responder.receive
         self._datagrams: Final = datagrams
 
     def receive(self, port: Port, request: Request) -> Answer:
         """Take a request that came to a port, and return the answer."""
-        qp = self._queue_pairs.find(request.destination_qpn)
+        qp = self._find(request.destination_qpn)
         if qp is None:
             if request.destination_qpn == MULTICAST_QPN and request.transport == _UD:
                 self._receive_multicast(port, request)
@@ -61,14 +62,15 @@ class Arrivals:
                 port.drops["no such queue pair"] += 1
             return NOTHING
         context = qp.context
-        if request.transport != context.transport or not _LISTENS[qp.state]:
+        transport = request.transport
+        if transport != context.transport or not _LISTENS[qp.state]:
             qp.counters.drops["not listening"] += 1
             return NOTHING
-        if request.transport == _UD:
-            self._receive_datagram(port, qp, request)
-            return NOTHING
-        if request.transport != _RC:
-            qp.counters.drops["not listening"] += 1
+        if transport != _RC:
+            if transport == _UD:
+                self._receive_datagram(port, qp, request)
+            else:
+                qp.counters.drops["not listening"] += 1
             return NOTHING
         incoming = qp.incoming
         path = request.path
@@ -87,11 +89,14 @@ class Arrivals:
                 incoming.other_mtu = min(path.mtu_shift, mtu_shift)
             incoming.checked_path = path
             incoming.checked_context = context
+            incoming.remote_qpn = context.remote_qpn
+            incoming.access = context.access
+            incoming.pd = context.pd
             incoming.checked_version = port.version
-        if request.source_qpn != context.remote_qpn:
+        if request.source_qpn != incoming.remote_qpn:
             qp.counters.drops["another sender"] += 1
             return NOTHING
-        return self._responder.receive(port, qp, request)
+        return self._receive_connected(port, qp, request)
 
     def _why_not(self, port: Port, qp: QueuePair, path: Path) -> str:
         """Return why a connected queue pair does not take packets of a path, or nothing."""

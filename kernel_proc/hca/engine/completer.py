@@ -58,10 +58,9 @@ class Completer:
         counters.sent_bytes += out.length
         if out.flags & SIGNALED:
             cq = qp.send_cq
-            if cq is not None and not cq.add(
-                qp.number, position, byte_len, 0, 0, _COMPLETED_AS[out.opcode], 0, 0, 1, 0, 0, 0,
-                0, 0, 0, 0,
-            ):  # fmt: skip
+            if cq is not None and not cq.add_sent(
+                qp.number, position, _COMPLETED_AS[out.opcode], byte_len
+            ):
                 self._queue_pairs.completion_lost(qp)
         if qp.draining:
             self._queue_pairs.drained(qp)

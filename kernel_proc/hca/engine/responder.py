@@ -37,6 +37,8 @@ from kernel_proc.hca_abi import qp_transitions as states
 from kernel_proc.hca_abi.event_entries import EVENT_COMMUNICATION_ESTABLISHED
 
 _PSN_MASK: Final = ops.PSN_MASK
+_LONGEST: Final = ops.LONGEST_MESSAGE
+_OPCODES: Final = ops.OPCODES
 _PSN_HALF: Final = 1 << 23
 _WORD_MASK: Final = ops.WORD_MASK
 _FIRST: Final = packets.FIRST
@@ -62,6 +64,7 @@ class Responder:
         answer_later: Callable[[Request, Answer], None],
     ) -> None:
         self._translation: Final = translation
+        self._reach: Final = translation.reach
         self._events: Final = events
         self._copier: Final = copier
         self._answer_later: Final = answer_later
@@ -95,11 +98,11 @@ class Responder:
             incoming.established = True
             self._events.queue_pair(EVENT_COMMUNICATION_ESTABLISHED, qp.number)
         opcode = request.opcode
-        if opcode >= ops.OPCODES or incoming.opcode != (-1 if request.flags & _FIRST else opcode):
+        if opcode >= _OPCODES or incoming.opcode != (-1 if request.flags & _FIRST else opcode):
             return self._invalid(qp)
         if incoming.other_mtu and _is_too_long(request, incoming.other_mtu):
             return self._invalid(qp)
-        if _QP_RIGHTS[opcode] & ~qp.context.access:
+        if _QP_RIGHTS[opcode] & ~incoming.access:
             return self._invalid(qp)
         answer = self._routines[opcode](qp, incoming, request)
         if not answer.kind:
@@ -172,7 +175,7 @@ class Responder:
         if size:
             try:
                 memory = reach_elements(
-                    self._translation, qp.srq.context.pd if qp.srq else qp.context.pd,
+                    self._translation, qp.srq.context.pd if qp.srq else incoming.pd,
                     _LOCAL_WRITE, incoming.elements, incoming.offset, size,
                 )  # fmt: skip
             except TranslationFault:
@@ -224,16 +227,18 @@ class Responder:
         offset = 0 if flags & _FIRST else incoming.offset
         data = request.data
         size = len(data) if isinstance(data, memoryview) else sum(map(len, data))
-        if length > ops.LONGEST_MESSAGE or request.offset != offset or size > length - offset:
+        if length > _LONGEST or request.offset != offset or size > length - offset:
             return self._refuse_write(qp, incoming, bool(has_entry), INVALID_REQUEST)
         if flags & _LAST and offset + size != length:
             return self._refuse_write(qp, incoming, bool(has_entry), INVALID_REQUEST)
         if size:
             try:
-                reach, pd = self._translation.reach, qp.context.pd
+                pd = incoming.pd
                 if size != length and not offset:
                     self._translation.find(request.rkey, pd, _REMOTE_WRITE, request.address, length)
-                memory = reach(request.rkey, pd, _REMOTE_WRITE, request.address + offset, size)
+                memory = self._reach(
+                    request.rkey, pd, _REMOTE_WRITE, request.address + offset, size
+                )
             except TranslationFault:
                 return self._refuse_write(qp, incoming, bool(has_entry), REMOTE_ACCESS_ERROR)
             if isinstance(memory, memoryview) and isinstance(data, memoryview) and flags & _LAST:

@@ -78,6 +78,8 @@ class Rounds:
 
     def others_wait(self, page: DoorbellPage) -> bool:
         """Say whether another session has rung meanwhile."""
+        if len(self._pages) == 1:
+            return False
         return any(other.has_rung for other in self._pages.values() if other is not page)
 
     def clear(self) -> None:

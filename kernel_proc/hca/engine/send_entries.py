@@ -45,8 +45,8 @@ def read_send(queue: WorkQueue, out: Outgoing) -> int:
         place = queue.offset + (queue.head & queue.mask) * queue.stride
     else:
         view, place = queue.entry(queue.head)
-    context = queue.qp.context
-    if context.transport == _UD:
+    transport = queue.transport
+    if transport == _UD:
         (
             opcode, flags, count, out.imm_data, _, _, _, _, _, out.vector, out.remote_qpn,
             out.remote_qkey, inline_length,
@@ -56,7 +56,7 @@ def read_send(queue: WorkQueue, out: Outgoing) -> int:
             opcode, flags, count, out.imm_data, out.remote_address, out.rkey, out.srqn,
             out.compare_add, out.swap, inline_length,
         ) = _unpack_connected(view, place)  # fmt: skip
-    if context.flags & abi.QPC_SIGNAL_ALL:
+    if queue.signals_all:
         flags |= SIGNALED
     out.flags = flags
     out.done = 0
@@ -67,7 +67,7 @@ def read_send(queue: WorkQueue, out: Outgoing) -> int:
         out.action = ops.REFUSED
         return ops.LOC_QP_OP_ERR
     out.opcode = opcode
-    action = out.action = _ACTIONS[context.transport * _OPCODES + opcode]
+    action = out.action = _ACTIONS[transport * _OPCODES + opcode]
     if not action:
         return ops.LOC_QP_OP_ERR
     place += SEND_SGE_OFFSET
