@@ -7,8 +7,8 @@ from shared import verb_codes as codes
 from shared.cqe_layout import CQE_SIZE
 from shared.verb_messages import CreateCq, CreateQp, Object
 from shared.wqe_layout import RECEIVE_HEAD
-from tests.driver.queue_user import ERR, INIT, RC, attributes
 from tests.end_to_end.verbs_raw import Pended, RawVerbs
+from tests.kernel_proc.driver.queue_user import ERR, INIT, RC, attributes
 from user_proc.process import UserProcess
 from user_proc.provider.cq_ring import CqRing
 from user_proc.provider.doorbell_writer import DoorbellWriter

@@ -33,7 +33,7 @@ from tests.end_to_end.conftest import wait_until
 from tests.end_to_end.verbs_holdings import everything_held, wait_for_nothing_more
 from tests.end_to_end.verbs_things import Things
 from tests.end_to_end.verbs_waiters import WAITS
-from tests.verbs.self_connected import run
+from tests.user_proc.verbs.self_connected import run
 from user_proc.errors import NtStatusError
 from user_proc.io.device_handle import DeviceHandle
 from user_proc.process import UserProcess
@@ -178,7 +178,7 @@ def test_after_a_reset_new_contexts_work_and_the_old_ones_close():
 #: A program that goes on: when its device has died it opens the next one, until it is told to end.
 UNDETERRED = """
 import select, sys
-from tests.verbs.self_connected import run
+from tests.user_proc.verbs.self_connected import run
 from user_proc.verbs.device import Context
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 lives, told = 0, 0

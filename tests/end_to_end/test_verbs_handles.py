@@ -30,10 +30,10 @@ from shared.verb_messages import (
     VerbMessage,
 )
 from shared.verb_reasons import VerbReason as Reason
-from tests.driver.queue_user import RC, XRC_RECV, attributes
 from tests.end_to_end.verbs_holdings import everything_held, objects_held, wait_for_nothing_more
 from tests.end_to_end.verbs_raw import RawVerbs
 from tests.end_to_end.verbs_things import GROUP, MLID, Things
+from tests.kernel_proc.driver.queue_user import RC, XRC_RECV, attributes
 from user_proc.transport.kernel_control import kernel_state
 from user_proc.transport.kernel_starter import start_kernel
 from user_proc.verbs.device import Context

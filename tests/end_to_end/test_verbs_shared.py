@@ -204,7 +204,7 @@ def test_many_threads_post_to_one_queue_and_poll_it(context: Context):
 
 OTHER_LIFE = """
 import sys
-from tests.verbs.self_connected import run
+from tests.user_proc.verbs.self_connected import run
 from user_proc.verbs.device import Context
 from user_proc.verbs.pd import PD
 from user_proc.verbs.cq import CQ

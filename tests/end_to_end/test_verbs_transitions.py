@@ -1,7 +1,7 @@
 """The generated matrix of queue pair transitions, asked by a user process of a real kernel and HCA.
 
-The cases, and what each must come to, are those of tests/driver/test_qp_transitions.py. Here every
-one goes through `QP.modify`, and what the queue pair has become is asked with `QP.query`: a refused
+The cases, and what each must come to, are those of tests/kernel_proc/driver/test_qp_transitions.py. Here
+every one goes through `QP.modify`, and what the queue pair has become is asked with `QP.query`: a refused
 call changes nothing, an accepted one exactly the attributes its mask names. SQE, which only the
 device enters, is reached by a send that fails, so by UD and UC alone.
 """
@@ -15,7 +15,7 @@ import pytest
 
 from shared.verb_reasons import VerbReason as Reason
 from shared.verbs_enums import ibv_qp_attr_mask
-from tests.driver.queue_user import (
+from tests.kernel_proc.driver.queue_user import (
     ERR,
     INIT,
     RESET,
@@ -29,7 +29,7 @@ from tests.driver.queue_user import (
     XRC_RECV,
     XRC_SEND,
 )
-from tests.driver.test_qp_transitions import ATTRIBUTES, COUNT, DROPPED, Case, cases
+from tests.kernel_proc.driver.test_qp_transitions import ATTRIBUTES, COUNT, DROPPED, Case, cases
 from user_proc.transport.kernel_starter import start_kernel
 from user_proc.verbs import enums as e
 from user_proc.verbs.addr import AH, GID, AHAttr, GlobalRoute

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tests.end_to_end.verbs_holdings import everything_held, wait_for_nothing_more
 from tests.end_to_end.verbs_things import GROUP, MLID, Things
-from tests.verbs.self_connected import run
+from tests.user_proc.verbs.self_connected import run
 from user_proc.transport.kernel_control import kernel_state
 from user_proc.verbs import enums as e
 from user_proc.verbs.addr import AH, AHAttr

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.mailbox_page import driver_source
-from tests.verbs.self_connected import run
+from tests.user_proc.verbs.self_connected import run
 from user_proc.process import UserProcess
 from user_proc.transport.kernel_control import kernel_state, kernel_status, stop_kernel
 from user_proc.verbs.device import Context
