@@ -1,8 +1,9 @@
 """The generated matrix of queue pair transitions, asked by a user process of a real kernel and HCA.
 
-The cases, and what each must come to, are those of tests/kernel_proc/driver/test_qp_transitions.py. Here
-every one goes through `QP.modify`, and what the queue pair has become is asked with `QP.query`: a refused
-call changes nothing, an accepted one exactly the attributes its mask names. SQE, which only the
+The cases, and what each must come to, are those of test_qp_transitions.py of the driver's tests.
+Here every one goes through `QP.modify`, and what the queue pair has become is asked with
+`QP.query`: a refused call changes nothing, an accepted one exactly the attributes its mask names.
+SQE, which only the
 device enters, is reached by a send that fails, so by UD and UC alone.
 """
 

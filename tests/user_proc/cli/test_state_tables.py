@@ -36,7 +36,7 @@ class Inside:
 
     def state(self) -> dict[str, Any]:
         """The state as it is read from the kernel's file."""
-        state: dict[str, Any] = json.loads(json.dumps(self.machine.inspect()))
+        state: dict[str, Any] = json.loads(json.dumps(self.machine.inspect_all()))
         return state
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
