@@ -42,7 +42,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def _source() -> dict[str, Any]:
-    changes = _git("status", "--porcelain")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
     return {
         "version": softhca_version(),
         "commit": _git("rev-parse", "HEAD"),

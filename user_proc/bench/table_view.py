@@ -166,7 +166,9 @@ def _reading_lines(document: Mapping[str, Any]) -> Iterator[str]:
         f"Full round trips, each timed with perf_counter_ns; {settings['blocks']} blocks in "
         f"{settings['rounds']} fresh processes per row, floor and row in turn, warmed up by "
         f"{warmup} operations a round that are not counted; p50 is the median of block medians; "
-        "- stands where fewer than ten samples lie beyond; ! behind a row with a mark of its own."
+        "- stands where fewer than ten samples lie beyond; ! behind a row with a mark of its own. "
+        "copies: of the payload, in the kernel; cpu user and kernel: processor time of the two "
+        "sides in us a request; ratio: p50 over its floor's. More in docs/benchmark.md."
     )
     yield _loop_line(settings)
     yield from mark_lines(document["provenance"]["marks"])

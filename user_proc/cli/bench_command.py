@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from user_proc.cli.bench_speed_command import bench_speed
 from user_proc.cli.bench_verbs_command import bench_verbs
 from user_proc.cli.help_pages import Command, Group
 from user_proc.cli.outcome import ending_signals
@@ -23,6 +24,7 @@ _MOST_RATE = 1_000_000.0
 
 bench_commands = typer.Typer(cls=Group, invoke_without_command=True)
 bench_commands.command("verbs", cls=Command)(bench_verbs)
+bench_commands.command("speed", cls=Command)(bench_speed)
 
 
 @bench_commands.callback(cls=Group)
@@ -70,7 +72,8 @@ def bench(
     words what follows from it. Nothing is left running. The numbers are of this emulator on this
     machine. The whole run takes up to five minutes.
 
-    `softhca bench verbs` measures the control verbs of the HCA.
+    `softhca bench verbs` measures the control verbs of the HCA, `softhca bench speed` how fast its
+    queue pairs move data.
     """
     if context.invoked_subcommand is not None:
         if any((quick, json_file, csv_file, pin, rate, stages, no_progress, tiny)):
@@ -97,7 +100,7 @@ def _settings(quick: bool, tiny: bool, pin: str | None) -> "BenchSettings":
 def _possible_rate(rate: float) -> float:
     if not _LEAST_RATE <= rate <= _MOST_RATE:
         raise typer.BadParameter(
-            f"give between {_LEAST_RATE:g} and {_MOST_RATE:,g} starts a second",
+            f"give between {_LEAST_RATE:,.0f} and {_MOST_RATE:,.0f} starts a second",
             param_hint="--rate",
         )
     return rate

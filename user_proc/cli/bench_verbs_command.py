@@ -80,6 +80,9 @@ def bench_verbs(
     if processes is not None:
         settings = replace(settings, processes=_counts(processes))
     if name is not None:
+        from user_proc.transport.kernel_control import kernel_state
+
+        kernel_state(name)  # raises if it does not run, before anything is begun
         settings = settings.at_kernel(name)
     check_destinations(json_file, csv_file)
     with ending_signals():

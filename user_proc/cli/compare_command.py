@@ -32,8 +32,9 @@ def compare(
 ) -> None:
     """Say of each row whether B is slower or faster than A, or that no change is shown.
 
-    The interval is a bootstrap over rounds and blocks. Runs of different machines, Pythons, loops
-    or pinning are refused, and so are runs of which only one was disturbed, unless forced.
+    Takes runs of `softhca bench`, not of `bench verbs`. The interval is a bootstrap over rounds and
+    blocks. Runs of different machines, Pythons, loops or pinning are refused, and so are runs of
+    which only one was disturbed, unless forced.
     """
     from user_proc.bench import comparison
     from user_proc.cli.run_files import read_run

@@ -4,9 +4,12 @@ Spec: Typer: rich help; the width is the terminal's, or COLUMNS.
 """
 
 import inspect
-from typing import Any
+from typing import Any, Final
 
 from typer.core import TyperCommand, TyperGroup, TyperOption
+
+#: The commands a newcomer needs, before those that look at what they left.
+_FIRST: Final = ("bench", "kernel", "devinfo", "show")
 
 
 def prose(text: str | None) -> str | None:
@@ -42,6 +45,12 @@ class Group(TyperGroup):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.help = prose(self.help)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names: what one begins with comes first."""
+        names = super().list_commands(ctx)
+        first = [name for name in _FIRST if name in names]
+        return first + [name for name in names if name not in first]
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as a help page shows them."""

@@ -27,7 +27,8 @@ def plot(
 ) -> None:
     """Draw the rows of a run beside their floors.
 
-    Needs matplotlib, which is not installed with the rest.
+    Takes runs of `softhca bench`, not of `bench verbs`. Needs matplotlib, which is not installed
+    with the rest.
     """
     from user_proc.bench.plot_view import KINDS, plot
     from user_proc.cli.run_files import read_run

@@ -89,7 +89,7 @@ def test_options_of_the_other_benchmark_are_not_swallowed(softhca: Run):
 
 def test_a_kernel_that_does_not_run_is_one_sentence(softhca: Run):
     done = softhca("bench", "verbs", "--tiny", "--no-progress", "--name", "verbs-nobody")
-    assert done.returncode == 1
+    assert done.returncode == 3
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith("softhca: ")
     assert "verbs-nobody" in sentence

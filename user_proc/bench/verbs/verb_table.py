@@ -56,7 +56,7 @@ CSV_COLUMNS: Final = (
 )
 _COLUMNS: Final = (
     ("p50 us", 9), ("p99", 9), ("ops/s", 8), ("driver", 9), ("asked", 9), ("device", 9),
-    ("ratio ", 9),
+    ("ratio ", 10),
 )  # fmt: skip
 _NARROW: Final = 100  # below this width a verb's line is spared some of them
 _SPARED: Final = ("p99", "ops/s", "asked")
@@ -106,12 +106,18 @@ def _reading_lines(settings: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "driver: what the driver waited for the verb's commands; asked: what the latency model "
         "asked of the HCA; device: how long they were in execution there. ratio: p50 over the "
-        "floor's, of a mix verbs a second over echoes a second."
+        "floor's, of a mix verbs a second over echoes a second. us/page: reg p50 over the pages "
+        "of 4 KiB; count: samples. More in docs/benchmark-verbs.md."
     )
 
 
 def _cell(value: float | None) -> str:
     return microseconds_or_dash(value)
+
+
+def _ratio(value: float) -> str:
+    """Write a ratio with as many digits as its samples can carry."""
+    return f"{value:,.0f}x" if value >= 100 else f"{value:.2f}x"
 
 
 def _mark(row: Row) -> str:
@@ -137,12 +143,12 @@ def _verb_lines(rows: Sequence[Row], width: int) -> Iterator[Text]:
 def _cells(row: Row) -> Iterator[str]:
     yield from (_cell(row["p50_us"]), _cell(row["p99_us"]), figure(row["ops_per_s"], 0))
     yield from (_cell(row[name]) for name in ("command_us", "asked_us", "device_us"))
-    yield f"{row['ratio']:.2f}{_mark(row)}"
+    yield f"{_ratio(row['ratio'])}{_mark(row)}"
 
 
 def _line(first: str, cells: Iterable[str], narrow: bool) -> str:
     return f"  {first:<15}" + "".join(
-        f"{cell:>{width}}"
+        f" {cell:>{width - 1}}"  # a blank at least, however long the cell is
         for cell, (heading, width) in zip(cells, _COLUMNS, strict=True)
         if not (narrow and heading in _SPARED)
     )
