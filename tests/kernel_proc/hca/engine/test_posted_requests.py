@@ -97,7 +97,7 @@ def test_a_failure_and_what_it_flushed_have_their_status(bench: Bench, ends: tup
 
 def test_sixty_four_are_told_and_of_a_small_ring_its_own(bench: Bench):
     for entries, shown in ((128, 64), (16, 16)):
-        one = User(bench, 2100 + entries, entries=entries)
+        one = User(bench, 1900 + entries, entries=entries)
         one.connect(one)
         region = Region(bench, 4096)
         for number in range(200):
