@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Log = Callable[[str], object]
 
 _DEFAULT_SEED: Final = 1
+_TELLING_NS: Final = 5_000_000_000  # for a device that has begun to tell its state
 _SEED_MASK: Final = (1 << 63) - 1
 
 
@@ -125,8 +126,12 @@ class HcaHost:
         self.memory.close()
         self._lane.close()
 
+    def inspect_device(self) -> dict[str, Any]:
+        """Ask the device for its state; with "error" why it tells nothing. Waits: PASSIVE_LEVEL."""
+        return self.link.inspect_device(_TELLING_NS) if self.link is not None else {}
+
     def inspect(self) -> dict[str, Any]:
-        """Return the state of every part as plain values."""
+        """Return the state of every part as plain values, but for the device's own."""
         state: dict[str, Any] = {"bus": self.bus.inspect(), "kernel_memory": self.memory.inspect()}
         if self.link is not None:
             state["link"] = self.link.inspect()

@@ -246,7 +246,7 @@ class Machine:
     def _write_states(self) -> None:
         while self._states_asked:
             asked = self._states_asked
-            text = state_text(self.inspect(), self.processor.dispatcher.pause)
+            text = state_text(self.inspect_all(), self.processor.dispatcher.pause)
             if self._states_asked == asked:
                 self._write_state(text)
                 self._states_asked = 0
@@ -266,8 +266,19 @@ class Machine:
         else:
             self.log(f"state written to {path}")
 
+    def inspect_all(self) -> dict[str, Any]:
+        """Return the state of every room and, as "device" of the HCA, what that tells of itself.
+
+        Its figures are of a moment before. Waits: PASSIVE_LEVEL in a kernel thread.
+        """
+        device = self.hca.inspect_device() if self.hca is not None else {}
+        state = self.inspect()
+        if device:
+            state["hca"]["device"] = device
+        return state
+
     def inspect(self) -> dict[str, Any]:
-        """Return the state of every room as plain values."""
+        """Return the state of every room of the kernel as plain values."""
         return {
             "dispatcher": self.processor.dispatcher.inspect(),
             "io_manager": self.io.inspect(),

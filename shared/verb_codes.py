@@ -68,6 +68,13 @@ IOCTL_GET_SRQ_ASYNC_EVENT: Final = _verb(0x45)
 
 #: Of the control device: no input, VERB_RESULT as output. Contexts of before stay dead.
 IOCTL_RESET_HCA: Final = _verb(0x80)
+#: Of the control device: INSPECT_QUEUE_PAIR as input; behind VERB_RESULT what the QP of that number
+#: was last asked to do, as JSON. EIO if the HCA does not answer, EINVAL if it has no such QP.
+IOCTL_INSPECT_QUEUE_PAIR: Final = _verb(0x81)
+
+INSPECT_QUEUE_PAIR: Final = struct.Struct("<I")
+#: Room for any queue pair's requests.
+INSPECT_OUTPUT_LENGTH: Final = 2 << 20
 
 VERB_NAMES: Final[dict[int, str]] = {
     IOCTL_OPEN_CONTEXT: "open_context",

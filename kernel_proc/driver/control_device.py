@@ -1,14 +1,16 @@
-"""The control device: it can be opened whatever state the HCA is in, and takes one request, reset.
+"""The control device: it can be opened whatever state the HCA is in, to reset it or look into it.
 
 A device of its own, because the HCA's cannot be opened while the HCA is dead. Everybody who can
 reach this kernel may ask: they are processes of one user.
 
 Rules: PASSIVE_LEVEL in the caller's thread, which waits in kernel mode until the reset is over; its
 end does not break one off. The reset runs in a system thread. Resets come one after the other.
-Spec: shared/verb_codes.py (IOCTL_RESET_HCA); WDK, Using Control Device Objects.
+Spec: shared/verb_codes.py (IOCTL_RESET_HCA, IOCTL_INSPECT_QUEUE_PAIR); WDK, Using Control Device
+Objects.
 """
 
 import errno
+import json
 from typing import TYPE_CHECKING, Final
 
 from kernel_proc.io_manager.completion import complete_request
@@ -16,9 +18,15 @@ from kernel_proc.scheduling.kthread import create_system_thread
 from shared.nt_status import (
     STATUS_BUFFER_TOO_SMALL,
     STATUS_INVALID_DEVICE_REQUEST,
+    STATUS_INVALID_PARAMETER,
     STATUS_SUCCESS,
 )
-from shared.verb_codes import IOCTL_RESET_HCA, VERB_RESULT
+from shared.verb_codes import (
+    INSPECT_QUEUE_PAIR,
+    IOCTL_INSPECT_QUEUE_PAIR,
+    IOCTL_RESET_HCA,
+    VERB_RESULT,
+)
 from shared.verb_reasons import VerbReason
 
 if TYPE_CHECKING:
@@ -27,6 +35,7 @@ if TYPE_CHECKING:
     from kernel_proc.io_manager.irp import Irp
 
 _DONE: Final = VERB_RESULT.pack(0, VerbReason.NONE, 0, 0)
+_TELLING_NS: Final = 2_000_000_000
 _STAYS_DEAD: Final = VERB_RESULT.pack(errno.EIO, VerbReason.DEVICE_FATAL, 0, 0)
 
 
@@ -45,16 +54,36 @@ def create_or_close(device: "DeviceObject", irp: "Irp") -> int:
 
 
 def device_control(device: "DeviceObject", irp: "Irp") -> int:
-    """Reset the HCA; the output is VERB_RESULT, EIO if no HCA came up."""
+    """Do what is asked; the output begins with VERB_RESULT: EIO if there is no HCA, or it is mute.
+
+    A queue pair the HCA does not have is EINVAL, NO_SUCH_OBJECT.
+    """
     location = irp.stack[irp.current_location]
-    if location.io_control_code != IOCTL_RESET_HCA:
+    hca: HcaExtension = device.device_extension.hca
+    if location.io_control_code == IOCTL_RESET_HCA:
+        if location.output_buffer_length < VERB_RESULT.size:
+            return _complete(irp, STATUS_BUFFER_TOO_SMALL)
+        output = _DONE if _reset(device, hca) else _STAYS_DEAD
+    elif location.io_control_code == IOCTL_INSPECT_QUEUE_PAIR:
+        if location.input_buffer_length != INSPECT_QUEUE_PAIR.size:
+            return _complete(irp, STATUS_INVALID_PARAMETER)
+        (number,) = INSPECT_QUEUE_PAIR.unpack_from(irp.system_buffer)
+        output = _inspect(hca, number)
+        if location.output_buffer_length < len(output):
+            return _complete(irp, STATUS_BUFFER_TOO_SMALL)
+    else:
         return _complete(irp, STATUS_INVALID_DEVICE_REQUEST)
-    if location.output_buffer_length < VERB_RESULT.size:
-        return _complete(irp, STATUS_BUFFER_TOO_SMALL)
-    control: HcaControl = device.device_extension
-    output = _DONE if _reset(device, control.hca) else _STAYS_DEAD
     irp.system_buffer[: len(output)] = output
     return _complete(irp, STATUS_SUCCESS, len(output))
+
+
+def _inspect(hca: "HcaExtension", number: int) -> bytes:
+    told = hca.inspect_queue_pair(number, _TELLING_NS) if number else {}
+    if "error" in told:
+        return _STAYS_DEAD
+    if not told:
+        return VERB_RESULT.pack(errno.EINVAL, VerbReason.NO_SUCH_OBJECT, number, 0)
+    return _DONE + json.dumps(told, separators=(",", ":")).encode()
 
 
 def _reset(device: "DeviceObject", hca: "HcaExtension") -> bool:

@@ -69,3 +69,10 @@ class DeviceLink(Protocol):
 
     def inspect(self) -> dict[str, Any]:
         """Return the state as plain values."""
+
+    def inspect_device(self, limit_ns: int, queue_pair: int = 0) -> dict[str, Any]:
+        """Return what the HCA tells of itself, or of what a QP was last asked to do.
+
+        Waits for it, at most so long: PASSIVE_LEVEL in a kernel thread. An HCA that tells nothing
+        is a dictionary with "error" alone, why in words; no such QP an empty one.
+        """

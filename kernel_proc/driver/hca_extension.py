@@ -201,6 +201,10 @@ class HcaExtension:
         if count:
             self._log(f"{context} closed: {count} objects freed in {took_us} us")
 
+    def inspect_queue_pair(self, number: int, limit_ns: int) -> dict[str, Any]:
+        """Have the HCA tell what a QP was last asked to do, as `inspect_device` of its link."""
+        return self._link.inspect_device(limit_ns, number)
+
     def inspect(self) -> dict[str, Any]:
         """Return the present life, and the contexts of earlier ones."""
         life = self.life

@@ -12,6 +12,7 @@ import fcntl
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from kernel_proc.driver.device_inspection import NO_ANSWER
 from kernel_proc.driver.status_page import StatusPage
 from kernel_proc.hca_abi.registers import (
     CATASTROPHIC_OFFSET,
@@ -48,6 +49,9 @@ class Device(Protocol):
 
     def inspect(self) -> dict[str, Any]:
         """Return the state as plain values."""
+
+    def inspect_queue_pair(self, number: int) -> dict[str, Any]:
+        """Return what a queue pair was last asked to do; empty if there is none."""
 
 
 #: registers, status page, what raises the interrupt line of a sleeping processor
@@ -168,7 +172,7 @@ class LocalLink:
         self._page.close()
 
     def inspect(self) -> dict[str, Any]:
-        """Return the state, the device's included."""
+        """Return the state as plain values."""
         return {
             "process": 0,
             "dead": self.dead,
@@ -176,8 +180,15 @@ class LocalLink:
             "line_raised": self.line.raises,
             "segments": len(self._segments),
             "catastrophic": any(self.registers[CATASTROPHIC_OFFSET : CATASTROPHIC_OFFSET + 64]),
-            "device": self._device.inspect() if self._device is not None else {},
         }
+
+    def inspect_device(self, limit_ns: int, queue_pair: int = 0) -> dict[str, Any]:
+        """Have the device tell, at once and at any IRQL."""
+        if self._device is None:
+            return {"error": NO_ANSWER}
+        if queue_pair:
+            return self._device.inspect_queue_pair(queue_pair)
+        return self._device.inspect()
 
     def _begin(self) -> Device:
         # The processor of this machine never sleeps, so there is nobody to wake.

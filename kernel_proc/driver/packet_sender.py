@@ -58,6 +58,15 @@ class PacketSender:
         self._queue.append((data, [os.dup(descriptor) for descriptor in descriptors]))
         return self._wait()
 
+    def send_now(self, packet: DevicePacket, descriptors: Sequence[int]) -> int:
+        """Send a packet if there is room, without waiting; return its number, 0 if there is none.
+
+        Nothing is queued, so an HCA that does not read its mail gets no more of it.
+        """
+        if self._queue or not self._try(packet.encode(), descriptors):
+            return 0
+        return self._count
+
     def close(self) -> None:
         """Send nothing any more; whoever waits goes on."""
         if self._room.closed:

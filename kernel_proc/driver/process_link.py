@@ -15,6 +15,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final
 
+from kernel_proc.driver.device_inspection import DeviceInspector
 from kernel_proc.driver.hca_child import HcaChild, spawn_hca
 from kernel_proc.driver.packet_sender import PacketSender
 from kernel_proc.driver.status_page import StatusPage
@@ -94,6 +95,7 @@ class ProcessLink:
         self._gone = Event(processor, notification=True)
         self._child: HcaChild | None = None
         self._page = StatusPage()
+        self._inspector = DeviceInspector(processor, self._living_sender, self._served, self.poke)
         self._closed = False
         processor.add_source(self._line_event, self._line_woke)
         self.line.attach()
@@ -186,6 +188,7 @@ class ProcessLink:
             return
         self._closed = True
         self._expected = True
+        self._inspector.drop()
         self.line.detach()
         self._processor.remove_source(self._line_event)
         child = self._child
@@ -211,6 +214,14 @@ class ProcessLink:
             "sleeps": not self.dead and bool(self._sleeps[0]),
             "catastrophic": any(catastrophic),
         }
+
+    def inspect_device(self, limit_ns: int, queue_pair: int = 0) -> dict[str, Any]:
+        """Ask the HCA and wait; one that owes an answer is not asked again before it has come."""
+        self._processor.require_irql(PASSIVE_LEVEL, "inspection of the HCA")
+        return self._inspector.ask(queue_pair, limit_ns)
+
+    def _living_sender(self) -> PacketSender | None:
+        return self._sender if self._child is not None and not self.dead else None
 
     def _begin(self, child: HcaChild) -> PacketSender:
         self._child = child
@@ -262,6 +273,7 @@ class ProcessLink:
         self._sender.close()
         self._forget(child)
         self.dead = True
+        self._inspector.drop()
         self._page.set_fatal(_DEAD)
         self._gone.set()
         if not self._expected:

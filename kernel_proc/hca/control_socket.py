@@ -13,9 +13,11 @@ import struct
 from typing import Final, NamedTuple
 
 from kernel_proc.hca.hca_device import HcaDevice
+from kernel_proc.hca.inspection import Inspection
 from kernel_proc.hca_abi import device_packets as packets
 from kernel_proc.hca_abi import registers as reg
 from kernel_proc.hca_abi.device_packets import DevicePacket, DevicePacketError, decode_packet
+from shared.clock import now_ns
 from shared.live_words import words64
 from shared.segment import map_segment
 
@@ -23,6 +25,7 @@ _DESCRIPTOR: Final = struct.Struct("i")
 _ROOM_FOR_DESCRIPTORS: Final = socket.CMSG_SPACE(packets.MOST_DESCRIPTORS * _DESCRIPTOR.size)
 _SENT: Final = reg.SENT_OFFSET // 8
 _SERVED: Final = reg.SERVED_OFFSET // 8
+_PIECE_NS: Final = 1_000_000  # how long traffic waits for a piece of an inspection
 
 
 class Start(NamedTuple):
@@ -68,6 +71,7 @@ class ControlSocket:
         self._device: HcaDevice | None = None
         self._watch: select.epoll | None = None
         self.served = 0
+        self.inspection: Inspection | None = None
 
     def fileno(self) -> int:
         """Return the socket's descriptor, to be watched."""
@@ -108,6 +112,11 @@ class ControlSocket:
         """Serve what was sent before the command in hand was posted."""
         if self.behind:
             self.serve()
+
+    def inspect(self) -> None:
+        """Tell a piece of the state that the kernel has asked for; to be called between rounds."""
+        if self.inspection is not None and self.inspection.step(now_ns, _PIECE_NS):
+            self.inspection = None
 
     def _count(self) -> None:
         self.served += 1
@@ -151,6 +160,8 @@ class ControlSocket:
             self._add_doorbells(device, packet, *descriptors)
         elif packet.kind == packets.REMOVE_DOORBELLS:
             self._remove_doorbells(device, packet.number)
+        elif packet.kind == packets.INSPECT:
+            self._begin_inspection(device, packet, *descriptors)
 
     def _add_segment(self, device: HcaDevice, packet: DevicePacket, descriptor: int) -> None:
         if packet.memory == packets.PRIVATE:
@@ -169,6 +180,15 @@ class ControlSocket:
         self._doorbells[packet.number] = mapping
         if self._watch is not None:
             self._watch.register(poke, select.EPOLLIN | select.EPOLLET)
+
+    def _begin_inspection(
+        self, device: HcaDevice, packet: DevicePacket, descriptor: int, answer: int
+    ) -> None:
+        if self.inspection is not None:  # nobody waits for it any more
+            self.inspection.close()
+        number = packet.number
+        parts = device.queue_pair_parts(number) if number else device.parts()
+        self.inspection = Inspection(parts, descriptor, answer, packet.length)
 
     def _remove_doorbells(self, device: HcaDevice, number: int) -> None:
         device.remove_doorbells(number)

@@ -10,14 +10,16 @@ Spec: docs/hca-process.md; kernel_proc/hca_abi/registers.py.
 
 import traceback
 import zlib
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from kernel_proc.hca.command_interface import CommandInterface
 from kernel_proc.hca.hca_tables import HcaTables
 from kernel_proc.hca.latency_model import LatencyModel
+from kernel_proc.hca.posted_requests import posted_requests
 from kernel_proc.hca_abi import registers as reg
 from kernel_proc.hca_abi.device_settings import HcaSettings
+from kernel_proc.hca_abi.inspection_text import Part, tree_of
 from shared.doorbell_layout import (
     STATUS_FATAL_WORD,
     STATUS_PAGE_LENGTH,
@@ -138,15 +140,30 @@ class HcaDevice:
             due = retry if due is None else min(due, retry)
         return due
 
-    def inspect(self) -> dict[str, object]:
+    def inspect(self) -> dict[str, Any]:
         """Return the state of everything as plain values."""
-        return {
-            "dead": self.dead,
-            "failure": self.failure,
-            "line_raised": self._words[_LINE],
-            "command_interface": self.commands.inspect(),
-            **self.tables.inspect(),
-        }
+        return tree_of(self.parts())
+
+    def parts(self) -> Iterator[Part]:
+        """Give the same in parts, between which there may be rounds.
+
+        Each object is told once, as it is then; a port's figures hold what its QPs told.
+        """
+        yield ("dead",), self.dead
+        yield ("failure",), self.failure
+        yield ("line_raised",), self._words[_LINE]
+        yield ("command_interface",), self.commands.inspect()
+        yield from self.tables.parts()
+
+    def inspect_queue_pair(self, number: int) -> dict[str, Any]:
+        """Return what a QP was last asked to do; empty if there is none of this number."""
+        return tree_of(self.queue_pair_parts(number))
+
+    def queue_pair_parts(self, number: int) -> Iterator[Part]:
+        """Give the same in parts."""
+        qp = self.tables.qps.find(number)
+        if qp is not None:
+            yield from posted_requests(qp, self._clock_ns())
 
     def close(self) -> None:
         """Drop every view and descriptor."""

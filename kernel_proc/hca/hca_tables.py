@@ -1,6 +1,6 @@
 """Everything a command can reach: the tables of one HCA, and how far its firmware has come."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Final
 
@@ -16,10 +16,12 @@ from kernel_proc.hca.management import Management
 from kernel_proc.hca.multicast_table import MulticastTable
 from kernel_proc.hca.number_table import NumberTable
 from kernel_proc.hca.port import Port
+from kernel_proc.hca.qp_counters import QpCounters
 from kernel_proc.hca.qp_table import QpTable
 from kernel_proc.hca.queue_buffer import QueueBuffer, map_queue
 from kernel_proc.hca.srq_table import SharedReceiveQueue
 from kernel_proc.hca.translation import Translation
+from kernel_proc.hca_abi import qp_transitions as states
 from kernel_proc.hca_abi.contexts import InitHca
 from kernel_proc.hca_abi.device_settings import (
     RESERVED_CQS,
@@ -27,6 +29,7 @@ from kernel_proc.hca_abi.device_settings import (
     HcaSettings,
     device_limits,
 )
+from kernel_proc.hca_abi.inspection_text import Part
 
 _NOWHERE: Final = InitHca(*[0] * len(InitHca._fields))
 
@@ -127,27 +130,44 @@ class HcaTables:
         self.special_qps.clear()
         self.bases = _NOWHERE
 
-    def inspect(self) -> dict[str, object]:
-        """Return every table's state as plain values."""
-        return {
-            "firmware": self.firmware.name.lower(),
-            "memory": self.memory.inspect(),
-            "icm": self.icm.inspect(),
-            "translation": self.translation.inspect(),
-            "events": self.events.inspect(),
-            "cqs": {str(cq.number): cq.inspect() for cq in self.cqs.all()},
-            "srqs": {str(srq.number): srq.inspect() for srq in self.srqs.all()},
-            "qps": {str(qp.number): qp.inspect() for qp in self.qps.all()},
-            "multicast": self.multicast.inspect(),
-            "ports": {
-                str(port.number): {
-                    **port.inspect(),
-                    "counters": self.qps.port_figures(port.number).inspect(),
-                }
-                for port in self.ports
-            },
-            "doorbells": self.doorbells.inspect(),
-            "rounds": self.rounds.inspect(),
-            "flushed": self.engine.flusher.flushed,
-            "private_copies": self.engine.copier.inspect(),
-        }
+    def parts(self) -> Iterator[Part]:
+        """Give every table's state as plain values, in parts that take no time each.
+
+        There may be rounds between two of them: what is gone by then is not told.
+        """
+        yield ("firmware",), self.firmware.name.lower()
+        yield ("memory",), self.memory.inspect()
+        yield ("icm",), self.icm.inspect()
+        yield ("translation",), self.translation.inspect()
+        yield ("events",), self.events.inspect()
+        yield ("multicast",), self.multicast.inspect()
+        yield ("doorbells",), self.doorbells.inspect()
+        yield ("rounds",), self.rounds.inspect()
+        yield ("flushed",), self.engine.flusher.flushed
+        yield ("private_copies",), self.engine.copier.inspect()
+        yield ("cqs",), {}
+        for cq in self.cqs.all():
+            if self.cqs.find(cq.number) is cq:
+                yield ("cqs", str(cq.number)), cq.inspect()
+        yield ("srqs",), {}
+        for srq in self.srqs.all():
+            if self.srqs.find(srq.number) is srq:
+                yield ("srqs", str(srq.number)), srq.inspect()
+        yield from self._queue_pairs_and_ports()
+
+    def _queue_pairs_and_ports(self) -> Iterator[Part]:
+        # Of a QP that goes meanwhile the figures are still its own, so each is counted once.
+        figures = {port.number: QpCounters() for port in self.ports}
+        for number, retired in self.qps.retired.items():
+            if number in figures:
+                figures[number].add(retired)
+        yield ("qps",), {}
+        for qp in self.qps.all():
+            counters = figures.get(qp.context.port)
+            if counters is not None:
+                counters.add(qp.counters)
+            if qp.state != states.RESET:
+                yield ("qps", str(qp.number)), qp.inspect()
+        for port in self.ports:
+            told = {**port.inspect(), "counters": figures[port.number].inspect()}
+            yield ("ports", str(port.number)), told

@@ -164,6 +164,7 @@ class Port:
             "lid": self.lid,
             "sm_lid": self.sm_lid,
             "gid": self.gid(0).hex(),
+            "gids": [self.gid(n).hex() for n, guid in enumerate(self.guids) if guid],
             "pkeys": [pkey for pkey in self.pkeys if pkey],
             "pkey_violations": self.pkey_violations,
             "qkey_violations": self.qkey_violations,

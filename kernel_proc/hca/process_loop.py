@@ -67,10 +67,17 @@ class ProcessLoop:
         rounds = 0
         while True:
             rounds += 1
-            if not rounds & _LOOK_MASK and (control.behind or not rounds % _ROUNDS_BETWEEN_LOOKS):
-                control.serve()
-                _collect()
+            if not rounds & _LOOK_MASK:
+                if control.behind or not rounds % _ROUNDS_BETWEEN_LOOKS:
+                    control.serve()
+                    _collect()
+                if control.inspection is not None:
+                    control.inspect()
             if device.run_once():
+                idle_since = 0
+                continue
+            if control.inspection is not None:
+                control.inspect()
                 idle_since = 0
                 continue
             now = now_ns()
@@ -100,7 +107,11 @@ class ProcessLoop:
         _collect()
         device.set_sleeping(True)
         try:
-            if device.run_once() or self._control.behind:
+            if self._control.behind:
+                # Here, since what is left of the looking may be too short for its 16th round.
+                self._control.serve()
+                return
+            if device.run_once() or self._control.inspection is not None:
                 return
             self.sleeps += 1
             self._wait(device.next_deadline_ns())

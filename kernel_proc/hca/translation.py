@@ -276,11 +276,11 @@ class Translation:
     def inspect(self) -> dict[str, object]:
         """Return how many keys are in use and how much MTT exists."""
         return {
-            "keys": sum(1 for key in self._keys if key is not None),
+            "keys": len(self._keys) - self._keys.count(None),
             "key_limit": len(self._keys),
             "page_look_ups": self.page_look_ups,
             "mtt_entries": self.mtt_entries,
-            "mtt_chunks": sum(1 for chunk in self._chunks if chunk is not None),
+            "mtt_chunks": len(self._chunks) - self._chunks.count(None),
         }
 
     def _pieces(self, entry: MemoryKey, address: int, length: int) -> list[Piece]:

@@ -22,7 +22,7 @@ _WORD_MASK: Final = (1 << 64) - 1
 class IndexWord:
     """How far the owner and the HCA have come in a ring of `entries`."""
 
-    __slots__ = ("broken", "entries", "head", "page", "slot", "word")
+    __slots__ = ("broken", "entries", "first", "head", "page", "slot", "word")
 
     def __init__(self, page: DoorbellPage, slot: int, entries: int) -> None:
         self.page = page
@@ -31,7 +31,7 @@ class IndexWord:
         self.entries = entries
         self.broken = False
         # What was counted before the queue's life is not of it.
-        self.head = page.index(slot) or 0
+        self.first = self.head = page.index(slot) or 0
 
     def outstanding(self) -> int:
         """Return how many entries are posted and not taken; 0 from a broken queue."""

@@ -9,6 +9,9 @@
     ADD_DOORBELLS    + 2 descriptors: the doorbell segment (UAR) `number` of `length` bytes, and the
                      eventfd its users poke the HCA with
     REMOVE_DOORBELLS
+    INSPECT          + 2 descriptors: a file to tell its state in, as inspection_text.py says, in
+                     `length` bytes at most, and an eventfd to write when it is told; `number` is a
+                     queue pair's for what it was posted, 0 for everything else
     STOP             end in order
 
 Both sides count every packet, START included; the kernel stores its count in SENT_OFFSET once a
@@ -30,6 +33,7 @@ REMOVE_SEGMENT: Final = 3
 ADD_DOORBELLS: Final = 4
 REMOVE_DOORBELLS: Final = 5
 STOP: Final = 6
+INSPECT: Final = 7
 
 SHARED: Final = 1
 PRIVATE: Final = 2
@@ -42,6 +46,7 @@ DESCRIPTORS: Final[dict[int, int]] = {
     ADD_DOORBELLS: 2,
     REMOVE_DOORBELLS: 0,
     STOP: 0,
+    INSPECT: 2,
 }
 MOST_DESCRIPTORS: Final = max(DESCRIPTORS.values())
 MOST_PACKET: Final = 1 << 16

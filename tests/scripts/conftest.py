@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -128,3 +129,12 @@ def copy(repository: Path) -> Iterator[ProjectCopy]:
 def another_user() -> int | None:
     """The number of a user that is not root, when the tests run as root."""
     return 65534 if os.geteuid() == 0 else None
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

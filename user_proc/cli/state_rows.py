@@ -11,6 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from shared.verb_codes import HCA_DEVICE, VERB_NAMES
+from user_proc.cli.device_figures import (
+    device_figures,
+    device_of,
+    queue_pair_figures,
+    silence,
+)
 from user_proc.verbs.utils import qp_state_to_str, qp_type_to_str
 
 State = dict[str, Any]
@@ -46,18 +52,23 @@ def object_rows(state: State, kind: str) -> Rows:
 
 def _objects(state: State, kind: str) -> Iterator[dict[str, Any]]:
     owners = _owners(state)
+    device = device_of(state) if kind == "QP" else {}
     for context in _contexts(state):
         owner = _owned(owners, context)
         head = {key: owner[key] for key in ("session", "pid", "context", "dead")}
         for found in context["objects"]:
             if found["kind"] == kind:
-                yield {**head, **found, **_in_words(found)}
+                row = {**head, **found}
+                yield {**row, **_of_queue_pair(row, device)} if kind == "QP" else row
 
 
-def _in_words(found: State) -> dict[str, Any]:
-    if found["kind"] == "QP":
-        return {"type": qp_type_to_str(found["type"]), "state": qp_state_to_str(found["state"])}
-    return {}
+def _of_queue_pair(row: State, device: State) -> dict[str, Any]:
+    # The HCA of now may have given the number of a QP of before to another.
+    return {
+        "type": qp_type_to_str(row["type"]),
+        "state": qp_state_to_str(row["state"]),
+        **queue_pair_figures({} if row["dead"] else device, row["number"]),
+    }
 
 
 def session_rows(state: State) -> Rows:
@@ -127,6 +138,8 @@ def device_rows(state: State) -> Rows:
         "asleep": link.get("sleeps") if driver["up"] else None,
         "resets": driver["resets"],
         "interrupts": link["line_raised"],
+        "figures": silence(state) or None,
+        **device_figures(state),
     }
     return [{**row, **_life(hca)}] if hca else [row]
 

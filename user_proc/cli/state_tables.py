@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from shared.verbs_enums import ibv_access_flags
 from user_proc.cli import state_rows as rows
 from user_proc.cli.columns import Column
+from user_proc.cli.device_figures import DEVICE_FIGURES, port_rows
 from user_proc.cli.memory_rows import memory_rows
 from user_proc.cli.state_rows import Rows, State
 from user_proc.verbs.utils import text_of_gid
@@ -37,6 +38,22 @@ def _parents(parents: list[tuple[str, int]]) -> str:
     return ", ".join(f"{kind} {handle}" for kind, handle in parents)
 
 
+def _drops(drops: dict[str, int]) -> str:
+    return ", ".join(f"{reason}: {count}" for reason, count in sorted(drops.items()))
+
+
+_FIGURES: Final = (
+    Column("sent_messages", "SENT"),
+    Column("sent_bytes", "SENT BYTES"),
+    Column("received_messages", "RECEIVED"),
+    Column("received_bytes", "RECEIVED BYTES"),
+    Column("rnr_naks_sent", "RNR SENT"),
+    Column("rnr_naks_received", "RNR RECEIVED"),
+    Column("retries", "RETRIES"),
+    Column("timeouts", "TIMEOUTS"),
+    Column("flushes", "FLUSHES"),
+    Column("drops", "DROPS", _drops, may_go=True),
+)
 _OWNER: Final = (Column("session", "SESSION"), Column("pid", "PID"))
 _HEAD: Final = (Column("handle", "HANDLE"), *_OWNER, Column("context", "CONTEXT"))
 _TAIL: Final = (
@@ -85,6 +102,7 @@ _OBJECTS: Final = {
         _NUMBER,
         Column("type", "TYPE"),
         Column("state", "STATE"),
+        *_FIGURES,
         *_EVENTS,
         Column("groups", "GROUPS", _gids, may_go=True),
     ),
@@ -137,11 +155,25 @@ _THREADS: Final = Table(
     ),
 )
 
+_PORTS: Final = Table(
+    port_rows,
+    (
+        Column("port", "PORT"),
+        Column("state", "STATE"),
+        Column("lid", "LID", hex),
+        Column("gids", "GIDS", _gids),
+        *_FIGURES,
+        Column("pkey_violations", "BAD P_KEYS"),
+        Column("qkey_violations", "BAD Q_KEYS"),
+    ),
+)
+
 _DEVICE_KEYS: Final = (
     "device", "state", "failure", "pid", "asleep", "resets", "interrupts", "firmware",
     "command_mode", "commands", "commands_failed", "commands_outstanding", "verbs", "contexts",
     "icm_chunks", "icm_maps", "icm_unmaps", "mtt_segments", "mtt_used", "mtt_longest_free",
     "pd_used", "mpt_used", "cq_used", "qp_used", "srq_used", "xrcd_used", "mgm_used",
+    "figures", *DEVICE_FIGURES,
 )  # fmt: skip
 
 _DEVICES: Final = Table(
@@ -174,6 +206,7 @@ _MEMORY: Final = Table(
 TABLES: Final[dict[str, Table]] = {
     "session": _SESSIONS,
     **_OBJECTS,
+    "port": _PORTS,
     "irp": _IRPS,
     "thread": _THREADS,
     "device": _DEVICES,

@@ -1,7 +1,7 @@
 """A user process that keeps the kernel busy with control verbs while others are measured.
 
 Run as `python -P -m user_proc.bench.speed.load_worker NAME`; it does the control mix over and over
-until its next command comes, or its other end is gone.
+until a word in shared memory says that it is enough, or its other end is gone.
 """
 
 import select
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shared.clock import now_ns
+from user_proc.bench.speed.shared_places import WORD_STOP, map_words
 from user_proc.bench.verbs.verb_worker import VerbWorker
 from user_proc.bench.worker_service import serve_worker
 
@@ -21,12 +22,14 @@ class LoadWorker(VerbWorker):
         """Return the commands by name."""
         return {**super().commands(), "saturate": self.saturate}
 
-    def saturate(self) -> dict[str, Any]:
-        """Do the program that was prepared until another command comes; say how often."""
+    def saturate(self, path: str) -> dict[str, Any]:
+        """Do the program that was prepared until the page of words says stop; say how often."""
         assert self._verbs is not None
         run, steps, begin = self._verbs.run, self._steps, now_ns()
+        words = map_words(path)
         passes = 0
-        while not select.select([0], [], [], 0)[0]:
+        # Input that can be read is its end: no command comes before this one is answered.
+        while not words[WORD_STOP] and not select.select([0], [], [], 0)[0]:
             run(steps)
             passes += 1
         return {"verbs": passes * len(steps), "elapsed_ns": now_ns() - begin}

@@ -1,12 +1,12 @@
 """The floors of the data path: bare words through a third process, and copies between regions.
 
-Rules: the relay and both users wait by the rule of `waiting`; words are live words with one writer.
+Rules: the relay and both users wait by the rule of `speed_waiting`; each live word has one writer.
 """
 
 import ctypes
 import os
-import select
 from array import array
+from collections.abc import Callable
 from typing import Final
 
 from shared.clock import now_ns
@@ -17,22 +17,29 @@ from user_proc.bench.speed.shared_places import (
     WORD_TO_RELAY,
     WORD_TO_RELAY_BACK,
 )
-from user_proc.bench.speed.waiting import wait_for_word
+from user_proc.bench.speed.speed_waiting import wait_for_word
 from user_proc.bench.timed_loops import empty_samples
 
 _LOOKS: Final = 1023
 
 
-def relay(words: memoryview, first: int, spin: int, *, there_and_back: bool) -> None:
+def relay(
+    words: memoryview,
+    first: int,
+    spin: int,
+    is_over: Callable[[], bool],
+    *,
+    there_and_back: bool,
+) -> None:
     """Hand on each word that comes until told to stop: to the other user, or to the same one.
 
-    `first` is the first one, before which nothing is handed on. The end of the benchmark, which
-    is the end of standard input, ends this too.
+    `first` is the first one, before which nothing is handed on. `is_over`, asked now and then,
+    tells that the benchmark has ended and nobody will say stop.
     """
     answer = WORD_FROM_RELAY_BACK if there_and_back else WORD_FROM_RELAY
     seen, seen_back = first - 1, words[WORD_TO_RELAY_BACK]
     looks = 0
-    while not words[WORD_STOP] and (looks & _LOOKS != _LOOKS or not _other_end_spoke()):
+    while not words[WORD_STOP] and (looks & _LOOKS != _LOOKS or not is_over()):
         value = words[WORD_TO_RELAY]
         if value != seen:
             words[answer] = seen = value
@@ -46,10 +53,6 @@ def relay(words: memoryview, first: int, spin: int, *, there_and_back: bool) -> 
         looks += 1
         if looks > spin:
             os.sched_yield()
-
-
-def _other_end_spoke() -> bool:
-    return bool(select.select([0], [], [], 0)[0])
 
 
 def ask_relay(words: memoryview, first: int, count: int, spin: int, *, ways: int) -> "array[int]":

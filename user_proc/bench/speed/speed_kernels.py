@@ -4,12 +4,14 @@ Rules: whatever ends a round, all it started is ended and nothing of it is left.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from shared.verb_program import pack_program
 from user_proc.bench.own_kernel import kernel_with
 from user_proc.bench.row_plan import FloorSpec
+from user_proc.bench.speed.shared_places import WORD_STOP, make_words, map_words
 from user_proc.bench.speed.speed_settings import SpeedSettings
 from user_proc.bench.verbs.verb_programs import control_mix
 from user_proc.bench.worker_group import Worker, WorkerGroup
@@ -51,6 +53,9 @@ class OwnRound:
         crowd = self._crowd(settings.processes, WORKER)
         self.workers: Final[Sequence[Worker]] = crowd.members
         self._clients: Sequence[Worker] = ()
+        descriptor, self._path = make_words()
+        stack.callback(os.close, descriptor)
+        self._words = map_words(self._path)
 
     def _crowd(self, count: int, module: str) -> WorkerCrowd:
         crowd = WorkerCrowd(self._name, count, module)
@@ -70,18 +75,17 @@ class OwnRound:
                 client="user",
                 floor=FloorSpec("echo", 64).as_dict(),
             )
+        self._words[WORD_STOP] = 0
         for client in self._clients:
-            client.send("saturate")
+            client.send("saturate", path=self._path)
 
     def unload(self) -> int:
         """Have them stop; return the verbs a second of all together."""
-        for client in self._clients:
-            client.send("counters")  # any command ends what they do
+        self._words[WORD_STOP] = 1
         rate = 0.0
         for client in self._clients:
             told = client.receive()
             rate += told["verbs"] * 1e9 / told["elapsed_ns"]
-            client.receive()
         return round(rate)
 
 

@@ -53,12 +53,12 @@ CSV_COLUMNS: Final = (
     "convention",
 )
 _LATENCY: Final = (
-    ("bytes", 8), ("p50 us", 9), ("p90", 9), ("p99", 9), ("max", 10), ("cpu user", 9),
-    ("floor us", 9), ("ratio ", 8), ("count", 8),
+    ("bytes", 8), ("procs", 6), ("p50 us", 9), ("p90", 9), ("p99", 9), ("max", 10),
+    ("cpu user", 9), ("floor us", 9), ("ratio ", 10), ("count", 8),
 )  # fmt: skip
 _STREAM: Final = (
     ("bytes", 8), ("QPs", 5), ("depth", 6), ("procs", 6), ("GiB/s", 8), ("messages/s", 11),
-    ("us each", 9), ("cpu user", 9), ("floor us", 9), ("ratio ", 8),
+    ("us each", 9), ("cpu user", 9), ("floor us", 9), ("ratio ", 10),
 )  # fmt: skip
 _SPARED: Final = ("p90", "max", "cpu user", "count", "us each")  # below 100 columns
 _NARROW: Final = 100
@@ -128,8 +128,12 @@ def _row_lines(rows: Sequence[Row], narrow: bool) -> Iterator[Text]:
         columns = _LATENCY if op in LATENCY_OPS else _STREAM
         cells = _latency_cells if op in LATENCY_OPS else _stream_cells
         yield Text(_line((name for name, _ in columns), columns, narrow), style="dim")
-        for row in of_group:
+        for row in sorted(of_group, key=_order):
             yield Text(_line(cells(row), columns, narrow))
+
+
+def _order(row: Row) -> tuple[int, ...]:
+    return row["processes"], row["qps"], row["bytes"]
 
 
 def _line(cells: Iterable[str], columns: Sequence[tuple[str, int]], narrow: bool) -> str:
@@ -142,6 +146,7 @@ def _line(cells: Iterable[str], columns: Sequence[tuple[str, int]], narrow: bool
 
 def _latency_cells(row: Row) -> Iterator[str]:
     yield payload_text(row["bytes"])
+    yield str(row["processes"])
     for name in ("p50_us", "p90_us", "p99_us", "max_us", "cpu_user_us", "floor_p50_us"):
         yield microseconds_or_dash(row[name])
     yield _ratio(row)

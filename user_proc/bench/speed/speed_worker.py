@@ -11,6 +11,7 @@ import functools
 import gc
 import os
 import resource
+import select
 import sys
 from array import array
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 from shared.clock import now_ns
 from user_proc.bench.row_plan import FloorSpec
-from user_proc.bench.speed import latency_loops, speed_floors, stream_loops
+from user_proc.bench.speed import ping_pong_loops, speed_floors, stream_loops
 from user_proc.bench.speed.shared_places import (
     WORD_CREDIT,
     WORD_STOP,
@@ -27,8 +28,8 @@ from user_proc.bench.speed.shared_places import (
     map_words,
 )
 from user_proc.bench.speed.speed_rows import COPY, ECHO, RELAY, SpeedSpec
+from user_proc.bench.speed.speed_waiting import SpeedFailed
 from user_proc.bench.speed.transfer_end import TransferEnd
-from user_proc.bench.speed.waiting import SpeedFailed
 from user_proc.bench.timed_loops import Window, wait_until
 from user_proc.bench.worker_operations import EchoSocket
 from user_proc.bench.worker_service import serve_worker
@@ -162,19 +163,19 @@ class SpeedWorker:
             stream_loops.stream_out(end, count, self._words)
             return array("Q")
         if op == "send_lat":
-            return latency_loops.ping_with_sends(end, count)
+            return ping_pong_loops.ping_with_sends(end, count)
         if op == "write_lat":
-            return latency_loops.ping_with_writes(end, count, spin)
-        return latency_loops.complete_one_by_one(end, count)
+            return ping_pong_loops.ping_with_writes(end, count, spin)
+        return ping_pong_loops.complete_one_by_one(end, count)
 
     def _passive(self, end: TransferEnd, count: int) -> "array[int]":
         op = end.spec.op
         if op in ("send_bw", "msg_rate"):
             stream_loops.stream_in(end, count, self._words)
         elif op == "send_lat":
-            latency_loops.pong_with_sends(end, count)
+            ping_pong_loops.pong_with_sends(end, count)
         elif op == "write_lat":
-            latency_loops.pong_with_writes(end, count, self._doorbells.spin_hint)
+            ping_pong_loops.pong_with_writes(end, count, self._doorbells.spin_hint)
         return array("Q")
 
     def sums(self) -> dict[str, Any]:
@@ -212,13 +213,18 @@ class SpeedWorker:
     def relay(self, there_and_back: bool, first: int) -> dict[str, Any]:
         """Be the relay until told to stop by the word for it."""
         spin = self._doorbells.spin_hint
-        speed_floors.relay(self._words, first, spin, there_and_back=there_and_back)
+        speed_floors.relay(self._words, first, spin, _input_ended, there_and_back=there_and_back)
         return {}
 
     def stop_relay(self, stop: bool) -> dict[str, Any]:
         """Have the relay stop, or let it run the next time."""
         self._words[WORD_STOP] = int(stop)
         return {}
+
+
+def _input_ended() -> bool:
+    """Tell whether the benchmark is gone: no command comes before this one is answered."""
+    return bool(select.select([0], [], [], 0)[0])
 
 
 def _cpu_ns() -> int:

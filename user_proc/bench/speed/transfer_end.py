@@ -16,7 +16,7 @@ from shared.segment import round_to_pages
 from shared.verbs_enums import ibv_qp_type, ibv_send_flags, ibv_wr_opcode
 from user_proc.bench.speed.shared_places import place_of
 from user_proc.bench.speed.speed_rows import EVENT, SpeedSpec
-from user_proc.bench.speed.waiting import make_waiter
+from user_proc.bench.speed.speed_waiting import make_waiter
 from user_proc.verbs.addr import AH, AHAttr
 from user_proc.verbs.cq import CQ, CompChannel
 from user_proc.verbs.device import Context

@@ -1,4 +1,4 @@
-"""The run of the data path's benchmark with ends that answer by arithmetic: rows, figures, views."""
+"""The data path's benchmark with ends that answer by arithmetic: rows, figures, views."""
 
 import csv
 import io
@@ -28,6 +28,7 @@ FIELDS = {
     "convention",
 }  # fmt: skip
 MESSAGE_NS, FLOOR_NS, LOADED_TIMES = 20_000, 5_000, 3
+SHORT = replace(quick_run(), most_operations=100, blocks_per_round=2)
 
 
 class ArithmeticEnd:
@@ -215,12 +216,12 @@ def test_answers_are_of_the_rows_that_were_taken():
     message, load = document["answers"]
     assert "takes 20.0 us, 4.00 times a word's way through a relay process" in message["answer"]
     assert "60.0 us instead of 20.0, 3.00 times; its floor 3.00 times" in load["answer"]
-    assert len(run(quick_run(), Arithmetic())["answers"]) == 5
+    assert len(run(SHORT, Arithmetic())["answers"]) == 5
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])
 def test_the_table_says_whose_numbers_these_are_and_shows_every_row(width: int):
-    document = run(quick_run(), Arithmetic())
+    document = run(SHORT, Arithmetic())
     console = Console(file=io.StringIO(), width=width, no_color=True)
     console.print(render(document, width))
     assert isinstance(console.file, io.StringIO)

@@ -1,5 +1,6 @@
 """Ends of transfers at a real kernel: every row's messages, floors, what is broken, their ends."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -144,14 +145,19 @@ def test_a_crowd_without_a_kernel_says_so(private_run: object):
 
 @pytest.mark.processes
 def test_a_load_runs_until_it_is_stopped(private_run: object):
-    import contextlib
-
     with contextlib.ExitStack() as stack:
         round_ = OwnRound(tiny_run(), stack)
         for _ in range(2):
-            round_.load()
-            round_.workers[0].ask("make_words")
-            assert round_.unload() > 0
+            round_.load()  # and at once stopped: nothing may be lost on the way
+            assert round_.unload() >= 0
+        user = round_.workers[0]
+        user.ask("map_words", path=user.ask("make_words")["path"])
+        transfer = Transfer(SpeedSpec("post_to_poll", processes=1), round_.workers)
+        round_.load()
+        transfer.prepare()
+        transfer.block(2000)
+        transfer.release()
+        assert round_.unload() > 0
 
 
 # Places and floors in one process
@@ -185,7 +191,7 @@ def test_words_go_through_the_relay(there_and_back: bool):
     first, count = 41, 20
     relay = threading.Thread(
         target=speed_floors.relay,
-        args=(words, first, 0),
+        args=(words, first, 0, lambda: False),
         kwargs={"there_and_back": there_and_back},
     )
     other = threading.Thread(target=speed_floors.answer_relay, args=(words, first, count, 0))

@@ -8,8 +8,8 @@ from array import array
 from typing import Final
 
 from shared.clock import now_ns
+from user_proc.bench.speed.speed_waiting import poll, wait_for_word
 from user_proc.bench.speed.transfer_end import SIGNALED_EVERY, UNTOUCHED, TransferEnd
-from user_proc.bench.speed.waiting import poll, wait_for_word
 from user_proc.bench.timed_loops import empty_samples
 
 _ONE_OF: Final = SIGNALED_EVERY - 1

@@ -1,0 +1,12 @@
+#!/usr/bin/env -S bash -c 'exec "$(dirname -- "$(readlink -f -- "$0")")/_python" "$0" "$@"'
+"""Send bandwidth, RC or UD; -h lists the options."""
+
+import signal
+import sys
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is something to clean up
+
+from user_proc.perftest.tool_main import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main("ib_send_bw"))

@@ -1,0 +1,160 @@
+"""How runs end that do not go well: a kernel of one's own, deaths, Ctrl-C, disagreement."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.connection_file import instance_paths
+
+pytestmark = pytest.mark.processes
+
+END_SECONDS = 20.0
+NAME = "tool-ends"
+LONG = ["-n", "10000000"]
+
+Side = subprocess.Popen[str]
+Start = Callable[..., Side]
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def start(port: int) -> Iterator[Start]:
+    """Start a side of a tool; those left are killed at the end."""
+    sides: list[Side] = []
+
+    def begin(tool: str, *arguments: str) -> Side:
+        module = "pingpong_main" if tool.endswith("pingpong") else "tool_main"
+        code = f"import sys; from user_proc.perftest.{module} import main; sys.exit(main({tool!r}))"
+        sides.append(
+            subprocess.Popen(
+                [sys.executable, "-P", "-c", code, *arguments, "-p", str(port)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return sides[-1]
+
+    yield begin
+    for side in sides:
+        side.kill()
+        side.communicate()
+
+
+def wait_for(side: Side, word: str) -> None:
+    """Read what it prints until a word is there."""
+    assert side.stdout is not None
+    said = ""
+    while word not in said:
+        assert select.select([side.stdout], [], [], END_SECONDS)[0], said
+        more = os.read(side.stdout.fileno(), 4096).decode()
+        assert more, said
+        said += more
+
+
+def pair(start: Start, tool: str, *options: str) -> tuple[Side, Side]:
+    """Start a long run; give server and client, both under way."""
+    server = start(tool, "--name", NAME, *options)
+    wait_for(server, "ait")
+    client = start(tool, *options, "127.0.0.1")
+    for side in (server, client):
+        wait_for(side, "remote address")
+    return server, client
+
+
+def end_of(side: Side) -> tuple[int, str]:
+    errors = side.communicate(timeout=END_SECONDS)[1]
+    return side.returncode, errors
+
+
+def folder() -> Path:
+    return instance_paths(NAME).folder
+
+
+@pytest.mark.parametrize(
+    ("tool", "who"),
+    [("ib_send_lat", 0), ("ib_write_lat", 1), ("ib_read_bw", 1), ("rc_pingpong", 0)],
+)
+def test_a_side_that_is_killed_is_one_sentence_at_the_other(start: Start, tool: str, who: int):
+    sides = pair(start, tool, *LONG)
+    assert folder().exists()
+    sides[who].kill()
+    killed = time.monotonic()
+    code, errors = end_of(sides[1 - who])
+    assert time.monotonic() - killed < 2.0
+    assert code == 1
+    assert errors == f"{tool}: the other side has ended before the run was over\n"
+    if who == 1:  # the server has stopped its kernel by then
+        assert not folder().exists()
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_ctrl_c_leaves_nothing(start: Start, who: int):
+    sides = pair(start, "ib_send_bw", *LONG)
+    sides[who].send_signal(signal.SIGINT)
+    assert end_of(sides[who]) == (130, "ib_send_bw: ended by SIGINT\n")
+    told = "ib_send_bw: the other side has ended: it was interrupted\n"
+    assert end_of(sides[1 - who]) == (1, told)
+    assert not folder().exists()
+
+
+def test_ctrl_c_while_the_server_waits_leaves_nothing(start: Start):
+    server = start("ib_write_bw", "--name", NAME)
+    wait_for(server, "Waiting")
+    server.send_signal(signal.SIGINT)
+    assert end_of(server) == (130, "ib_write_bw: ended by SIGINT\n")
+    assert not folder().exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "sentence"),
+    [
+        ((), ("-n", "20"), "-n must be the same on both sides: here 1000, at the client 20"),
+        (("-m", "512"), (), "-m must be the same on both sides: here 512, at the client not given"),
+    ],
+)
+def test_sides_that_were_told_differently(
+    start: Start, there: tuple[Any, ...], here: tuple[Any, ...], sentence: str
+):
+    server = start("ib_send_lat", "--name", NAME, *there)
+    wait_for(server, "Waiting")
+    client = start("ib_send_lat", *here, "127.0.0.1")
+    assert end_of(client) == (1, f"ib_send_lat: the other side has ended: {sentence}\n")
+    assert end_of(server) == (1, f"ib_send_lat: {sentence}\n")
+
+
+def test_a_client_of_another_kernel(start: Start):
+    server = start("rc_pingpong", "--name", NAME)
+    wait_for(server, "waiting")
+    client = start("rc_pingpong", "--name", "another", "127.0.0.1")
+    sentence = f"the server is on the kernel '{NAME}', not 'another'"
+    assert end_of(client) == (1, f"rc_pingpong: {sentence}\n")
+    assert end_of(server) == (1, f"rc_pingpong: the other side has ended: {sentence}\n")
+
+
+def test_durations_and_bare_numbers(start: Start, tmp_path: Path):
+    server = start("ib_send_lat", "--name", NAME, "-D", "1", "-e", "-c", "UD")
+    wait_for(server, "Waiting")
+    file = tmp_path / "out.json"
+    options = ["-D", "1", "--output", "latency", "--out_json_file", str(file)]
+    client = start("ib_send_lat", "-e", "-c", "UD", *options, "127.0.0.1")
+    out, errors = client.communicate(timeout=END_SECONDS)
+    assert errors == ""
+    assert float(out) > 0
+    assert '"avg_lat"' in file.read_text()
+    assert end_of(server) == (0, "")

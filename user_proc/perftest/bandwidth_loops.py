@@ -1,0 +1,212 @@
+"""The loops of the bandwidth tools: as much under way as the depths allow, all the time.
+
+Every post and every polled completion is stamped; one request in so many is signaled, and its
+completion stands for those before it. A sender of datagrams may not overrun the receiver, or
+messages would be lost: the receiver answers every half of its queue with an empty datagram.
+
+Rules: main thread.
+Spec: linux-rdma/perftest, perftest_resources.c (run_iter_bw).
+"""
+
+import itertools
+import sys
+from typing import Final
+
+from shared.clock import now_ns
+from user_proc.perftest.completion_loops import Completions
+from user_proc.perftest.endpoint import Endpoint
+from user_proc.perftest.measured_window import Window
+from user_proc.perftest.peer_link import PeerLink, field
+from user_proc.perftest.tool_options import Options
+from user_proc.verbs.wr import SendWR
+
+_BATCH: Final = 32
+_ENDLESS: Final = sys.maxsize
+
+CREDIT_BYTES: Final = 1  # of a datagram that says that there is room again
+
+
+class BandwidthRun:
+    """What a loop leaves: how many messages there were, and the stamps a peak is found by."""
+
+    def __init__(self, window: Window | None, keep_posts: bool, begin: int) -> None:
+        self.window: Final = window
+        self.keep_posts: Final = keep_posts
+        self.begin = begin  # of the receiver; the sender begins when it posts
+        self.posts: Final[list[int]] = []
+        self.completed: Final[list[tuple[int, int]]] = []
+        self.count = 0
+        self.last = begin
+
+    def note(self, number: int) -> None:
+        """Count messages that are done."""
+        when = self.last = now_ns()
+        self.count += number
+        if self.keep_posts:
+            self.completed.append((self.count, when))
+        if self.window is not None:
+            self.window.note(when, number)
+
+
+class _Lane:
+    """One queue pair's requests: a post is a chain, of which the last may be signaled."""
+
+    def __init__(self, endpoint: Endpoint, index: int, opcode: str, size: int, chain: int) -> None:
+        self.posted = 0
+        self.done = 0
+        self.goal = 0
+        self.since_signal = 0
+        self._qp: Final = endpoint.qps[index]
+        self._chain: Final = chain
+        self._silent: Final = _chain_of(endpoint, index, opcode, size, chain, False)
+        self._signaled: Final = _chain_of(endpoint, index, opcode, size, chain, True)
+
+    def post(self, moderation: int) -> None:
+        """Post a chain; its completion, if it has one, names how many were posted by then."""
+        self.posted += self._chain
+        self.since_signal += self._chain
+        if self.since_signal < moderation and self.posted < self.goal:
+            self._qp.post_send(self._silent[0])
+            return
+        self.since_signal = 0
+        self._signaled[-1].wr_id = self.posted
+        self._qp.post_send(self._signaled[0])
+
+    def finish(self) -> None:
+        """Post no more than what makes the last completion stand for everything."""
+        self.goal = self.posted + (self._chain if self.since_signal else 0)
+
+
+def _chain_of(
+    endpoint: Endpoint, index: int, opcode: str, size: int, length: int, signaled: bool
+) -> list[SendWR]:
+    made = [
+        endpoint.request(index, opcode, size, signaled=signaled and number == length - 1)
+        for number in range(length)
+    ]
+    for one, following in itertools.pairwise(made):
+        one.next_wr = following
+    return made
+
+
+class BandwidthSender:
+    """The side that posts what is measured."""
+
+    def __init__(self, endpoint: Endpoint, link: PeerLink, options: Options, opcode: str) -> None:
+        self._endpoint: Final = endpoint
+        self._link: Final = link
+        self._options: Final = options
+        self._opcode: Final = opcode
+        self._completions: Final = Completions(endpoint.send_cq, link, endpoint.send_channel)
+        self._credits: Final = Credits(endpoint, link) if endpoint.ah is not None else None
+
+    def run(self, size: int, run: BandwidthRun) -> None:
+        """Send every message of a size, and wait until all are done."""
+        options, chain = self._options, self._options.post_list
+        lanes = [
+            _Lane(self._endpoint, index, self._opcode, size, chain) for index in range(options.qps)
+        ]
+        for lane in lanes:
+            lane.goal = _ENDLESS if run.window else options.iterations
+        moderation = options.moderation_of(size)
+        run.begin = now_ns()
+        while any(lane.done < lane.goal for lane in lanes):
+            if run.window and now_ns() >= run.window.stop and lanes[0].goal == _ENDLESS:
+                for lane in lanes:
+                    lane.finish()
+            posted = self._post(lanes, moderation, run)
+            self._reap(lanes, run, wait=not posted and self._credits is None)
+        if run.window:
+            self._link.send(sent=run.count)
+
+    def _post(self, lanes: list[_Lane], moderation: int, run: BandwidthRun) -> bool:
+        """Post as much as there is room for; tell whether that was anything."""
+        depth, chain = self._options.tx_depth, self._options.post_list
+        credit, posts = self._credits, run.posts if run.keep_posts else None
+        any_posted = False
+        for index, lane in enumerate(lanes):
+            while lane.posted < lane.goal and lane.posted - lane.done + chain <= depth:
+                if credit is not None and not credit.take(index, chain):
+                    break
+                if posts is not None:
+                    posts.extend([now_ns()] * chain)
+                lane.post(moderation)
+                any_posted = True
+        return any_posted
+
+    def _reap(self, lanes: list[_Lane], run: BandwidthRun, wait: bool) -> None:
+        busy = any(lane.posted > lane.done for lane in lanes)
+        take = self._completions.wait if wait and busy else self._completions.poll
+        for one in take(_BATCH):
+            lane = lanes[self._endpoint.index_of[one.qp_num]]
+            number, lane.done = one.wr_id - lane.done, one.wr_id
+            run.note(number)
+
+
+class Credits:
+    """How many datagrams the receiver has room for, by queue pair."""
+
+    def __init__(self, endpoint: Endpoint, link: PeerLink) -> None:
+        self._endpoint: Final = endpoint
+        self._arrivals: Final = Completions(endpoint.receive_cq, link)
+        self._room: Final = [endpoint.receive_share] * len(endpoint.qps)
+        endpoint.fill_receives()
+
+    def take(self, index: int, number: int) -> bool:
+        """Use room for so many, if there is so much."""
+        if self._room[index] < number:
+            for one in self._arrivals.poll(_BATCH):
+                found = self._endpoint.index_of[one.qp_num]
+                self._room[found] += _half(self._endpoint)
+                self._endpoint.post_receive(found)
+        if self._room[index] < number:
+            return False
+        self._room[index] -= number
+        return True
+
+
+class BandwidthReceiver:
+    """The side whose receives take the sends."""
+
+    def __init__(self, endpoint: Endpoint, link: PeerLink) -> None:
+        self._endpoint: Final = endpoint
+        self._link: Final = link
+        self._arrivals: Final = Completions(endpoint.receive_cq, link, endpoint.receive_channel)
+        self._sends: Final = Completions(endpoint.send_cq, link)
+        self._owed: Final = [0] * len(endpoint.qps)
+        self._under_way = 0
+        endpoint.fill_receives()
+
+    def run(self, run: BandwidthRun, total: int | None) -> None:
+        """Take so many messages; without a number, until the sender says how many there were."""
+        endpoint = self._endpoint
+        credit = None if endpoint.ah is None else [
+            endpoint.request(index, "SEND", CREDIT_BYTES) for index in range(len(endpoint.qps))
+        ]  # fmt: skip
+        while total is None or run.count < total:
+            found = self._arrivals.wait(_BATCH, until_word=total is None)
+            if not found:
+                total = field(self._link.receive(), "sent", int)
+                continue
+            run.note(len(found))
+            for one in found:
+                index = endpoint.index_of[one.qp_num]
+                endpoint.post_receive(index)
+                if credit is not None:
+                    self._give_credit(index, credit[index])
+
+    def _give_credit(self, index: int, message: SendWR) -> None:
+        self._owed[index] += 1
+        if self._owed[index] < _half(self._endpoint):
+            return
+        self._owed[index] = 0
+        self._under_way -= len(self._sends.poll(_BATCH))
+        while self._under_way >= self._endpoint.plan.send_depth:
+            self._under_way -= len(self._sends.wait(_BATCH))
+        self._endpoint.qps[index].post_send(message)
+        self._under_way += 1
+
+
+def _half(endpoint: Endpoint) -> int:
+    """Give how many datagrams one credit stands for."""
+    return max(1, endpoint.receive_share // 2)
