@@ -26,6 +26,7 @@ _LATENCY_HEADER: Final = (
 )
 _TIMED_HEADER: Final = " #bytes        #iterations       t_avg[usec]    tps average"
 _SMALL_GIGABITS: Final = 0.1
+_IN_BYTES: Final = ("Mtu", "Max inline data")
 
 Result = Latency | TimedLatency | Bandwidth
 
@@ -53,7 +54,8 @@ class Report:
         owner = " (started by this server)" if is_own else ""
         self.say(f"{_RULE}\n{' ' * 20}{self._title}")
         for label, _, value in self._facts:
-            self.say(f" {label:<16}: {value}")
+            unit = "[B]" if label in _IN_BYTES else ""
+            self.say(f" {label:<16}: {value}{unit}")
         self.say(f" {'Kernel':<16}: {kernel}{owner}")
         self.say(f" {EMULATOR}")
         if self._options.tool.is_latency:

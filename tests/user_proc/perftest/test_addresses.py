@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from user_proc.perftest.endpoint import Address
 from user_proc.perftest.tool_errors import ToolFailed
 
-GOOD = Address(1, "fe80:0000:0000:0000:02c9:0003:0011:00a5", ((0x400, 5), (0x401, 6)), 0x1400, 1 << 46)
+GOOD = Address(
+    1, "fe80:0000:0000:0000:02c9:0003:0011:00a5", ((0x400, 5), (0x401, 6)), 0x1400, 1 << 46
+)
 
 VALUES = st.one_of(
     st.none(), st.integers(), st.text(max_size=40), st.lists(st.lists(st.integers(), max_size=3))
