@@ -115,7 +115,7 @@ class RequestSocket:
             except zmq.Again:
                 return
             except zmq.ZMQError as error:
-                self._count(error)
+                self._count(error.errno)
                 return
             self.receive(identity, frames)
 
@@ -143,7 +143,7 @@ class RequestSocket:
         try:
             send(identity, _SNDMORE)
         except zmq.ZMQError as error:
-            result = self._address_again(identity, error)
+            result = self._address_again(identity, error.errno)
             if result != SENT:
                 return result
         # A message that has been addressed is taken whole, or silently dropped with its peer.
@@ -154,25 +154,27 @@ class RequestSocket:
             send(header, _DONTWAIT)
         return SENT
 
-    def _address_again(self, identity: bytes, error: zmq.ZMQError) -> int:
+    def _address_again(self, identity: bytes, number: int | None) -> int:
         # libzmq looks for news of its peers once in a millisecond at most, so a queue may be full
         # in its eyes that has been read long ago. Asking for events makes it look.
-        if error.errno == errno.EAGAIN:
+        if number == errno.EAGAIN:
             try:
                 self._get(_EVENTS)
                 self._send(identity, _SNDMORE)
             except zmq.ZMQError as second:
-                error = second
+                # Its number alone: a variable of this frame that holds the error is a cycle with
+                # the answer in it, which stays until the collector runs.
+                number = second.errno
             else:
                 return SENT
-        if error.errno == errno.EAGAIN:
+        if number == errno.EAGAIN:
             return FULL
-        if error.errno != errno.EHOSTUNREACH:
-            self._count(error)
+        if number != errno.EHOSTUNREACH:
+            self._count(number)
         return GONE
 
-    def _count(self, error: zmq.ZMQError) -> None:
-        self.errors[errno.errorcode.get(error.errno or 0, "unknown")] += 1
+    def _count(self, number: int | None) -> None:
+        self.errors[errno.errorcode.get(number or 0, "unknown")] += 1
 
     def close(self) -> None:
         """Close socket and context at once; unsent answers are dropped."""

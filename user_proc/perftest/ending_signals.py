@@ -39,10 +39,12 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def exit_code_of(name: str, run: Callable[[], None]) -> int:
-    """Run a tool to its end, whatever that is; return its exit code."""
+    """Run a tool to its end, whatever that is; return its exit code.
+
+    What signals did before they do again afterwards.
+    """
+    before = {number: signal.signal(number, _end) for number in _ENDING}
     try:
-        for number in _ENDING:
-            signal.signal(number, _end)
         run()
         sys.stdout.flush()
     except SystemExit as leaving:  # -h and -V
@@ -61,6 +63,9 @@ def exit_code_of(name: str, run: Callable[[], None]) -> int:
     except (SofthcaError, PyverbsError, OSError) as error:
         _complain(name, str(error))
         return FAILED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return DONE
 
 
