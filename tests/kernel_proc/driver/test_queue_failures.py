@@ -172,7 +172,8 @@ def test_a_transition_without_an_answer_is_not_believed(
     assert answer[:2] == (errno.EBUSY, Reason.COMMAND_TIMEOUT)
     monkeypatch.undo()
     names = user.box.names_of_commands(lambda: user.destroy(codes.IOCTL_DESTROY_QP, qp.handle))
-    assert names == ["ERR2RST_QPEE", "HW2SW_MPT"]  # the HCA may have carried it out
+    # The HCA may have carried it out; whether ICM goes, too, is up to the objects of other tests.
+    assert [name for name in names if name != "UNMAP_ICM"] == ["ERR2RST_QPEE", "HW2SW_MPT"]
 
 
 def test_a_failed_transition_changes_neither_side(user: QueueUser, monkeypatch: pytest.MonkeyPatch):
