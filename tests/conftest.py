@@ -25,8 +25,8 @@ FAILED_CHECKS = "SOFTHCA_FAILED_CHECKS"
 ONLY_WHEN_NAMED = ("stress", "benchmark")
 LEAVE_SECONDS = 5.0
 
-settings.register_profile("developer", deadline=None, max_examples=60)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, max_examples=60)
+settings.register_profile("developer", deadline=None, max_examples=40)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, max_examples=40)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 failed_checks = pytest.StashKey[str]()

@@ -30,7 +30,7 @@ from user_proc.verbs.wr import RecvWR
 pytestmark = pytest.mark.processes
 
 NAME = f"cycles-{uuid.uuid4().hex[:8]}"
-FEW = 1000
+FEW = 400
 MILLION = 1_000_000
 LOST_SECONDS = 20.0
 RECEIVES = 8

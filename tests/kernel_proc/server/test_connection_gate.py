@@ -28,6 +28,9 @@ STRANGERS = 4
 ALLOWED = 6
 
 
+ALONE = "SOFTHCA_TEST_ALONE"
+
+
 class Door:
     """A bound request socket with its gate, and who knocks."""
 
@@ -185,9 +188,28 @@ def test_a_message_without_end_costs_its_process_connections_and_sessions(door: 
     door.becomes(lambda: door.gate.inspect()["connections"] == 0)
 
 
+def run_alone(request: pytest.FixtureRequest) -> bool:
+    """Run the test in a process of its own, whose memory no other test uses; tell it is that one."""
+    if ALONE in os.environ:
+        return True
+    node = request.node.nodeid
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", node],
+        cwd=request.config.rootpath,
+        env={**os.environ, ALONE: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return False
+
+
 def test_what_a_message_without_end_leaves_is_given_back(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    door: Door, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ):
+    if not run_alone(request):
+        return
     monkeypatch.setattr(connection_gate, "_TRIM_ABOVE", 0)
     before = private_bytes()
     bad = door.knock()
