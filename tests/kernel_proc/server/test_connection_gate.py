@@ -189,7 +189,7 @@ def test_a_message_without_end_costs_its_process_connections_and_sessions(door: 
 
 
 def run_alone(request: pytest.FixtureRequest) -> bool:
-    """Run the test in a process of its own, whose memory no other test uses; tell it is that one."""
+    """Run the test in a process whose memory no other test uses; True in that process."""
     if ALONE in os.environ:
         return True
     node = request.node.nodeid
