@@ -7,13 +7,16 @@ import select
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from user_proc.errors import ConnectionClosed, KernelDied
 from user_proc.perftest.endpoint import Address, Endpoint
 from user_proc.perftest.peer_link import PeerLink, connect, field, listen
 from user_proc.perftest.tool_errors import ToolFailed
 from user_proc.perftest.tool_kernel import kernel_for_server
 from user_proc.verbs.kernel_connection import kernel_name
+from user_proc.verbs.pyverbs_error import PyverbsError
 
 _LEAVE_SECONDS: Final = 2.0
+_END_SECONDS: Final = 0.5
 
 #: What is done between two ends that have met: with the kernel's name, and whether it is our own.
 Work = Callable[[PeerLink, str, bool], None]
@@ -45,7 +48,12 @@ def join(name: str | None, host: str, port: int, told: Mapping[str, object], wor
         kernel = str(field(link.receive(), "kernel", str))
         if name is not None and name != kernel:
             raise ToolFailed(f"the server is on the kernel {kernel!r}, not {name!r}")
-        work(link, kernel, False)
+        try:
+            work(link, kernel, False)
+        except (PyverbsError, KernelDied, ConnectionClosed):
+            # A server that ends takes its kernel along, and verbs may tell of it before the link does.
+            link.look_within(_END_SECONDS)
+            raise
 
 
 def _require_alike(ours: Mapping[str, object], theirs: Mapping[str, Any]) -> None:
