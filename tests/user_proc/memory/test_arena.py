@@ -191,6 +191,7 @@ def test_a_refusal_of_the_kernel_is_the_callers_and_changes_nothing(
     assert allocator.allocate(2 * MIB).length == 2 * MIB
     fake_kernel.limit = 1 << 30
     fake_kernel.refuse_place = True
+    gc.collect()  # what former tests left
     before, descriptors = count_mappings(), os.listdir("/proc/self/fd")
     with pytest.raises(PermissionError, match="not there"):
         allocator.allocate(8 * MIB)
