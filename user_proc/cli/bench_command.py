@@ -14,6 +14,7 @@ from user_proc.cli.bench_verbs_command import bench_verbs
 from user_proc.cli.help_pages import Command, Group
 from user_proc.cli.outcome import ending_signals
 from user_proc.cli.run_files import STANDARD_OUTPUT, check_destinations, publish
+from user_proc.cli.run_options import CsvFile, JsonFile, NoProgress, Tiny
 
 if TYPE_CHECKING:
     from user_proc.bench.bench_settings import BenchSettings
@@ -33,16 +34,8 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="A shorter run, under 25 seconds, fewer samples.")
     ] = False,
-    json_file: Annotated[
-        str | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Write the run document; - is standard output."
-        ),
-    ] = None,
-    csv_file: Annotated[
-        str | None,
-        typer.Option("--csv", metavar="FILE", help="Write the rows as CSV; - is standard output."),
-    ] = None,
+    json_file: JsonFile = None,
+    csv_file: CsvFile = None,
     pin: Annotated[
         str | None,
         typer.Option(
@@ -60,10 +53,8 @@ def bench(
     stages: Annotated[
         bool, typer.Option("--stages", help="Also show where the time of sampled requests goes.")
     ] = False,
-    no_progress: Annotated[
-        bool, typer.Option("--no-progress", help="Show no progress on standard error.")
-    ] = False,
-    tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
+    no_progress: NoProgress = False,
+    tiny: Tiny = False,
 ) -> None:
     """Measure what an I/O request costs, from a user process and inside the kernel.
 

@@ -9,6 +9,7 @@ import typer
 
 from user_proc.cli.outcome import ending_signals
 from user_proc.cli.run_files import STANDARD_OUTPUT, check_destinations, publish
+from user_proc.cli.run_options import CsvFile, JsonFile, NoProgress, Tiny
 
 if TYPE_CHECKING:
     from user_proc.bench.speed.speed_settings import SpeedSettings
@@ -20,20 +21,10 @@ def bench_speed(
         bool,
         typer.Option("--quick", help="A shorter run, under 45 seconds: fewer rows and messages."),
     ] = False,
-    json_file: Annotated[
-        str | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Write the run document; - is standard output."
-        ),
-    ] = None,
-    csv_file: Annotated[
-        str | None,
-        typer.Option("--csv", metavar="FILE", help="Write the rows as CSV; - is standard output."),
-    ] = None,
-    no_progress: Annotated[
-        bool, typer.Option("--no-progress", help="Show no progress on standard error.")
-    ] = False,
-    tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
+    json_file: JsonFile = None,
+    csv_file: CsvFile = None,
+    no_progress: NoProgress = False,
+    tiny: Tiny = False,
 ) -> None:
     """Measure how fast messages move between queue pairs.
 

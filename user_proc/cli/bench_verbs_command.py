@@ -10,6 +10,7 @@ import typer
 
 from user_proc.cli.outcome import ending_signals
 from user_proc.cli.run_files import STANDARD_OUTPUT, check_destinations, publish
+from user_proc.cli.run_options import CsvFile, JsonFile, NoProgress, Tiny
 
 if TYPE_CHECKING:
     from user_proc.bench.verbs.verb_settings import VerbsSettings
@@ -23,16 +24,8 @@ def bench_verbs(
             "--quick", help="A shorter run, under 45 seconds: regions to 64 MiB, fewer samples."
         ),
     ] = False,
-    json_file: Annotated[
-        str | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Write the run document; - is standard output."
-        ),
-    ] = None,
-    csv_file: Annotated[
-        str | None,
-        typer.Option("--csv", metavar="FILE", help="Write the rows as CSV; - is standard output."),
-    ] = None,
+    json_file: JsonFile = None,
+    csv_file: CsvFile = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -56,10 +49,8 @@ def bench_verbs(
             help="Measure the running kernel of that name, under the settings it has.",
         ),
     ] = None,
-    no_progress: Annotated[
-        bool, typer.Option("--no-progress", help="Show no progress on standard error.")
-    ] = False,
-    tiny: Annotated[bool, typer.Option("--tiny", hidden=True)] = False,
+    no_progress: NoProgress = False,
+    tiny: Tiny = False,
 ) -> None:
     """Measure what every control verb costs a user and a kernel client.
 
