@@ -4,7 +4,8 @@ The spread is a bootstrap over each run's rounds, which are fresh processes, and
 them. A change is called one when its interval leaves zero out and it is larger than a twentieth
 and than a tenth of a microsecond: percentages of very small numbers mean nothing.
 
-Rules: made from two documents alone. Runs that differ in what a row depends on are not compared.
+Rules: made from two documents of one kind alone. Runs that differ in what a row depends on are not
+compared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from user_proc.bench.row_figures import Figure, Resampler, interval_of
-from user_proc.bench.row_plan import RowSpec, row_of
+from user_proc.bench.row_identity import AnySpec, spec_of
 from user_proc.bench.sample_statistics import median
 
 RELATIVE_FLOOR: Final = 0.05
@@ -49,7 +50,7 @@ class Change:
 class RowChange:
     """A row that both runs took; `p99` is None where a round has too few samples for one."""
 
-    spec: RowSpec
+    spec: AnySpec
     p50: Change
     p99: Change | None
 
@@ -82,11 +83,11 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[RowChange]:
     """Return what became of each row both runs took, in the order of the first."""
-    others = {row_of(dict(row)): row for row in after["rows"]}
+    others = {spec_of(after["kind"], row): row for row in after["rows"]}
     sizes = [document["settings"]["blocks_per_round"] for document in (before, after)]
     changes = []
     for row in before["rows"]:
-        spec = row_of(dict(row))
+        spec = spec_of(before["kind"], row)
         if spec in others:
             other = others[spec]
             p50 = judge(row["block_p50_us"], other["block_p50_us"], sizes)
@@ -95,10 +96,10 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[RowChan
 
 
 def _p99(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change | None:
-    rounds = (before["round_p99_us"], after["round_p99_us"])
+    rounds = [row.get("round_p99_us", [None]) for row in (before, after)]
     if any(value is None for values in rounds for value in values):
         return None
-    return judge(*rounds, (1, 1))
+    return judge(rounds[0], rounds[1], (1, 1))
 
 
 def judge(before: Sequence[float], after: Sequence[float], sizes: Sequence[int]) -> Change:

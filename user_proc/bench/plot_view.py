@@ -5,11 +5,11 @@ matplotlib is imported when a plot is asked for, and only then.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from user_proc.bench.row_plan import row_of
+from user_proc.bench.row_identity import spec_of
 from user_proc.bench.table_view import HEADING
 from user_proc.errors import SofthcaError
 
@@ -46,7 +46,8 @@ def plot(document: Mapping[str, Any], kind: str, words: str, destination: Path) 
     except ImportError:
         raise PlotsUnavailable from None
     matplotlib.use("Agg")  # no window, whatever the environment says
-    rows = [row for row in document["rows"] if words in row_of(row).label()]
+    labelled = [(spec_of(document["kind"], row).label(), row) for row in document["rows"]]
+    rows = {label: row for label, row in labelled if words in label}
     if not rows:
         raise NothingToPlot(f"no row's name contains {words!r}")
     figure = _bars(rows) if kind == "bars" else _percentiles(rows)
@@ -63,10 +64,11 @@ def _origin(document: Mapping[str, Any]) -> str:
     )
 
 
-def _bars(rows: Sequence[Mapping[str, Any]]) -> "Figure":
+def _bars(labelled: Mapping[str, Mapping[str, Any]]) -> "Figure":
     """Draw each row's median with its interval and the 99th percentile, and its floor."""
     from matplotlib.figure import Figure
 
+    rows = list(labelled.values())
     figure = Figure(figsize=(11, 1.6 + 0.19 * len(rows)), layout="constrained")
     axes = figure.subplots()
     places = range(len(rows))
@@ -80,7 +82,7 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     tails = [(row["p99_us"], place) for place, row in zip(places, rows, strict=True)]
     known = [(tail, place) for tail, place in tails if tail is not None]
     axes.plot([tail for tail, _ in known], [place for _, place in known], "r.", label="p99")
-    axes.set_yticks(places, [row_of(dict(row)).label() for row in rows], fontsize=6)
+    axes.set_yticks(places, list(labelled), fontsize=6)
     axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xscale("log")
@@ -90,7 +92,7 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
-def _percentiles(rows: Sequence[Mapping[str, Any]]) -> "Figure":
+def _percentiles(rows: Mapping[str, Mapping[str, Any]]) -> "Figure":
     """Draw the percentile curve of each row, and the medians of their floors."""
     from matplotlib.figure import Figure
 
@@ -100,9 +102,8 @@ def _percentiles(rows: Sequence[Mapping[str, Any]]) -> "Figure":
         )
     figure = Figure(figsize=(10, 6), layout="constrained")
     axes = figure.subplots()
-    for row in rows:
+    for label, row in rows.items():
         percents, times = percentile_curve(row)
-        label = row_of(dict(row)).label()
         (line,) = axes.plot([100.0 / (100.0 - p) for p in percents], times, label=label)
         axes.axhline(row["floor_p50_us"], color=line.get_color(), linestyle=":", alpha=0.6)
     axes.set_xscale("log")

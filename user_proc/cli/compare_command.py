@@ -32,7 +32,7 @@ def compare(
 ) -> None:
     """Say of each row whether B is slower or faster than A, or that no change is shown.
 
-    Takes runs of `softhca bench`, not of `bench verbs`. The interval is a bootstrap over rounds and
+    Takes two runs of one benchmark. The interval is a bootstrap over rounds and
     blocks. Runs of different machines, Pythons, loops or pinning are refused, and so are runs of
     which only one was disturbed, unless forced.
     """

@@ -27,7 +27,7 @@ def plot(
 ) -> None:
     """Draw the rows of a run beside their floors.
 
-    Takes runs of `softhca bench`, not of `bench verbs`. Needs matplotlib, which is not installed
+    Takes runs of every benchmark. Needs matplotlib, which is not installed
     with the rest.
     """
     from user_proc.bench.plot_view import KINDS, plot

@@ -18,15 +18,18 @@ STANDARD_OUTPUT: Final = "-"
 
 def read_run(file: Path, hint: str) -> dict[str, Any]:
     """Return the benchmark's run document in a file; a usage error says what is wrong with it."""
+    from user_proc.bench.row_identity import SPECS
     from user_proc.run_document import DocumentError, load_strict
 
     try:
         document = load_strict(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DocumentError) as error:
         raise typer.BadParameter(f"{file}: {error}", param_hint=hint) from None
-    if document["kind"] != "irp":
+    if document["kind"] not in SPECS:
         raise typer.BadParameter(
-            f"{file} is a run of another kind: {document['kind']}", param_hint=hint
+            f"{file} is of the kind {document['kind']!r}; these have rows with floors: "
+            f"{', '.join(SPECS)}",
+            param_hint=hint,
         )
     return document
 

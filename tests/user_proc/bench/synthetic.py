@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from user_proc.bench.row_plan import RowSpec
+from user_proc.bench.row_identity import AnySpec
 
 ROUNDS, BLOCKS_PER_ROUND = 5, 3
 _PATHS = ("irp", "irp_built", "direct", "irp_reused", "fast_io", "blocking")
@@ -18,10 +18,11 @@ def wobble(centre: float, spread: float, step: int = 7) -> list[float]:
 
 
 def row(
-    spec: RowSpec, p50: float, spread: float = 0.01, each: float | None = None, **more: Any
+    spec: AnySpec, p50: float, spread: float = 0.01, each: float | None = None, **more: Any
 ) -> dict[str, Any]:
     """A row of the document: so many microseconds, give or take."""
-    kind = 2 * _PATHS.index(spec.path) + (spec.method == "neither")
+    path, method = getattr(spec, "path", "irp"), getattr(spec, "method", "")
+    kind = 2 * _PATHS.index(path) + (method == "neither")
     step = (7, 4, 2, 8, 11, 13)[kind % 6]  # so that rows do not move together
     return {
         **spec.as_dict(),

@@ -143,7 +143,7 @@ def test_unequal_runs_are_refused_unless_forced(softhca: Run, runs: Path):
 def test_what_is_no_run_is_refused(softhca: Run, runs: Path):
     (runs / "bad.json").write_text("{}")
     (runs / "other.json").write_text((runs / "a.json").read_text().replace('"irp"', '"rc"', 1))
-    for name, words in (("bad.json", "parts missing"), ("other.json", "another kind")):
+    for name, words in (("bad.json", "parts missing"), ("other.json", "of the kind 'rc'")):
         done = softhca("compare", "a.json", name)
         assert done.returncode == 2
         assert words in " ".join(done.stderr.replace("│", " ").split())

@@ -96,8 +96,15 @@ class SpeedSpec:
         return asdict(self)
 
     def label(self) -> str:
-        """Return a few words for the progress line."""
-        return f"{self.op} {self.transport} {self.bytes} B, {self.mode}, {self.load}"
+        """Return the row in words, for progress and messages."""
+        words = [self.op, self.transport, f"{self.bytes} B"]
+        if self.qps > 1:
+            words.append(f"{self.qps} QPs")
+        if self.depth > 1:
+            words.append(f"depth {self.depth}")
+        if self.processes > 2:
+            words.append(f"{self.processes} processes")
+        return " ".join((*words, self.mode, self.load))
 
 
 @dataclass(frozen=True, slots=True)

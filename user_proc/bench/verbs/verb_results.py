@@ -50,6 +50,19 @@ class VerbSpec:
             return FloorSpec("thread_switch", 0)
         return FloorSpec("echo", 64, 1, self.processes)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row's factors as JSON values."""
+        return asdict(self)
+
+    def label(self) -> str:
+        """Return the row in words."""
+        words = [self.client, self.verb]
+        if self.bytes is not None:
+            words += [f"{self.bytes} B", str(self.memory), str(self.layout)]
+        if self.processes > 1:
+            words.append(f"{self.processes} processes")
+        return " ".join((*words, f"model {self.latency_model}"))
+
 
 @dataclass(slots=True)
 class CommandTimes:
