@@ -51,7 +51,7 @@ def join(name: str | None, host: str, port: int, told: Mapping[str, object], wor
         try:
             work(link, kernel, False)
         except (PyverbsError, KernelDied, ConnectionClosed):
-            # A server that ends takes its kernel along, and verbs may tell of it before the link does.
+            # A server that ends takes its kernel along; verbs may tell of it before the link does.
             link.look_within(_END_SECONDS)
             raise
 
