@@ -190,7 +190,10 @@ class CompletionQueue:
         self.arms += 1
         newest = self.producer if self.armed == ARMED else self.solicited
         if newest > word & _ARM_INDEX:
-            self._fire()
+            # Of what had been stored by then, that may be which its owner polled since.
+            self._read_consumer()
+            if newest > self.consumer:
+                self._fire()
 
     def die(self, syndrome: int) -> None:
         """Stop the queue for good and tell its owner; once."""

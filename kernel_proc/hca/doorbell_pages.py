@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _WORD_MASK: Final = (1 << 64) - 1
 _ENTRIES_A_TURN: Final = 64
 _RING_MASK: Final = layout.RING_ENTRIES - 1
+_RING_ENTRIES: Final = layout.RING_ENTRIES
+_RUNG: Final = layout.RUNG_WORD
+_RING: Final = layout.RING_WORD
 
 
 class Rung(Protocol):
@@ -70,14 +73,14 @@ class DoorbellPage:
                 self.waiting.popleft().rung()
             return True
         seen = self.seen
-        rung = words[layout.RUNG_WORD]
+        rung = words[_RUNG]
         if rung == seen:
             return False
         count = (rung - seen) & _WORD_MASK
         if count == 1:
-            entry = words[layout.RING_WORD + (seen & _RING_MASK)]
-            rung = words[layout.RUNG_WORD]
-            if (rung - seen) & _WORD_MASK >= layout.RING_ENTRIES:
+            entry = words[_RING + (seen & _RING_MASK)]
+            rung = words[_RUNG]
+            if (rung - seen) & _WORD_MASK >= _RING_ENTRIES:
                 self._scan(rung)
                 return True
             self.seen = (seen + 1) & _WORD_MASK
@@ -93,12 +96,6 @@ class DoorbellPage:
             return True
         self._read_ring(words, seen, min(count, _ENTRIES_A_TURN))
         return True
-
-    @property
-    def has_rung(self) -> bool:
-        """Whether there is something to serve."""
-        words = self.words
-        return words is not None and (bool(self.waiting) or words[layout.RUNG_WORD] != self.seen)
 
     def index(self, slot: int) -> int | None:
         """Read the index word of a slot that exists; None when the session is gone."""
@@ -152,6 +149,7 @@ class DoorbellPages:
 
     def __init__(self) -> None:
         self.pages: Final[dict[int, DoorbellPage]] = {}
+        self._all: tuple[DoorbellPage, ...] = ()  # the same, to go through them
 
     def add(self, number: int, view: memoryview) -> None:
         """Take a session's segment."""
@@ -160,19 +158,33 @@ class DoorbellPages:
         if len(view.cast("B")) < layout.SEGMENT_LENGTH:
             raise ValueError("a doorbell segment is too short")
         self.pages[number] = DoorbellPage(number, view)
+        self._all = tuple(self.pages.values())
 
     def remove(self, number: int) -> None:
         """Forget a session's segment."""
         page = self.pages.pop(number, None)
         if page is not None:
             page.close()
+            self._all = tuple(self.pages.values())
 
     def serve(self) -> bool:
         """Give each session one turn; say whether any had something."""
         busy = False
-        for page in list(self.pages.values()):
-            busy |= page.serve()
+        for page in self._all:
+            words = page.words
+            if words is not None and (words[_RUNG] != page.seen or page.waiting):
+                busy |= page.serve()
         return busy
+
+    def rung_beside(self, page: DoorbellPage) -> bool:
+        """Say whether another session than this one has something to serve."""
+        for other in self._all:
+            words = other.words
+            if words is None or other is page:
+                continue
+            if words[_RUNG] != other.seen or other.waiting:
+                return True
+        return False
 
     def claim(self, page: DoorbellPage, kind: int, slot: int, queue: Rung) -> bool:
         """Let a queue have a slot; False if it is another's."""

@@ -23,10 +23,12 @@ from kernel_proc.hca_abi.inspection_text import Part, tree_of
 from shared.doorbell_layout import (
     STATUS_FATAL_WORD,
     STATUS_PAGE_LENGTH,
+    STATUS_PROCESSOR_WORD,
     STATUS_SLEEPS_WORD,
     STATUS_SPIN_HINT_WORD,
 )
 from shared.live_words import full_fence, publish_fence, words64
+from shared.processor_number import current_processor
 
 CATASTROPHIC_INTERNAL: Final = 1  # first word of the catastrophic buffer
 _TURNS_A_ROUND: Final = 4
@@ -63,6 +65,9 @@ class HcaDevice:
         self.tables: Final = HcaTables(settings, self._words, clock_ns)
         self._heap: Final = self.tables.engine.deadlines.heap
         self._copier: Final = self.tables.engine.copier
+        self._rounds: Final = self.tables.rounds
+        self._events: Final = self.tables.events
+        self._serve_doorbells: Final = self.tables.doorbells.serve
         self.commands: Final = CommandInterface(self.tables, registers.cast("B"), model)
         self._status[STATUS_SPIN_HINT_WORD] = settings.spin_hint
         self.set_sleeping(True)  # until somebody runs it who does not
@@ -77,6 +82,10 @@ class HcaDevice:
         self._words[_HCA_SLEEPS] = int(sleeps)
         self._status[STATUS_SLEEPS_WORD] = int(sleeps)
         full_fence()
+
+    def tell_processor(self) -> None:
+        """Say where the calling thread runs, so that pollers may go elsewhere."""
+        self._status[STATUS_PROCESSOR_WORD] = current_processor() + 1
 
     def add_segment(self, number: int, view: memoryview | None, memory_fd: int = -1) -> None:
         """Take shared memory, or with `memory_fd` (owned from now on) a process's private one."""
@@ -100,21 +109,21 @@ class HcaDevice:
         if self.failure:
             return False
         try:
-            tables = self.tables
             busy = self.commands.run_once()
-            busy |= tables.doorbells.serve()
-            if self._heap or self._copier.outstanding:
-                busy |= tables.engine.run_due()
-            for _ in range(_TURNS_A_ROUND):
-                if not tables.rounds.turn():
-                    break
+            if self._serve_doorbells():
                 busy = True
-                if tables.rounds.long_turn:
-                    break
-            if tables.events.stuck:
-                busy |= tables.events.retry()
-            if tables.events.raised:
-                tables.events.raised = False
+            if self._heap or self._copier.outstanding:
+                busy |= self.tables.engine.run_due()
+            rounds, events = self._rounds, self._events
+            if rounds.circle:
+                busy = True
+                for _ in range(_TURNS_A_ROUND):
+                    if not rounds.turn() or rounds.long_turn:
+                        break
+            if events.stuck:
+                busy |= events.retry()
+            if events.raised:
+                events.raised = False
                 self._raise_line()
             return busy
         except Exception as error:

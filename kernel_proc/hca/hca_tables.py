@@ -13,6 +13,7 @@ from kernel_proc.hca.engine.rounds import Rounds
 from kernel_proc.hca.event_table import EventTable
 from kernel_proc.hca.icm import Icm
 from kernel_proc.hca.management import Management
+from kernel_proc.hca.memory_window import MemoryWindow
 from kernel_proc.hca.multicast_table import MulticastTable
 from kernel_proc.hca.number_table import NumberTable
 from kernel_proc.hca.port import Port
@@ -60,6 +61,7 @@ class HcaTables:
         self.icm: Final = Icm(self.memory)
         self.events: Final = EventTable(register_words)
         self.translation: Final = Translation(self.memory)
+        self.windows: Final[dict[int, MemoryWindow]] = {}  # by MPT index
         self.cqs: Final = NumberTable[CompletionQueue](RESERVED_CQS)
         self.srqs: Final = NumberTable[SharedReceiveQueue](RESERVED_SRQS)
         self.qps: Final = QpTable(self.doorbells, self.events, self.rounds)
@@ -69,8 +71,8 @@ class HcaTables:
             for number in range(1, settings.ports + 1)
         ]
         self.engine: Final = Engine(
-            self.qps, self.rounds, self.translation, self.events, self.multicast, self.ports,
-            clock_ns,
+            self.qps, self.srqs, self.rounds, self.translation, self.events, self.multicast,
+            self.ports, clock_ns,
         )  # fmt: skip
         self.management: Final = Management(settings, self.ports)
         self.special_qps: dict[int, int] = {}
@@ -127,6 +129,7 @@ class HcaTables:
         self.srqs.configure(0)
         self.multicast.configure(0)
         self.translation.configure(0, 0)
+        self.windows.clear()
         self.special_qps.clear()
         self.bases = _NOWHERE
 
@@ -145,6 +148,10 @@ class HcaTables:
         yield ("rounds",), self.rounds.inspect()
         yield ("flushed",), self.engine.flusher.flushed
         yield ("private_copies",), self.engine.copier.inspect()
+        yield ("windows",), {}
+        for index, window in list(self.windows.items()):
+            if self.windows.get(index) is window:
+                yield ("windows", str(index)), window.inspect()
         yield ("cqs",), {}
         for cq in self.cqs.all():
             if self.cqs.find(cq.number) is cq:

@@ -12,6 +12,7 @@ from kernel_proc.hca.packets import Path, Request
 
 if TYPE_CHECKING:
     from kernel_proc.hca.port import Port
+    from kernel_proc.hca.srq_table import SharedReceiveQueue
     from kernel_proc.hca_abi.contexts import QpContext
 
 #: Address, length and key of one scatter/gather element; the length is not 0.
@@ -123,11 +124,12 @@ class Executed(NamedTuple):
 class Incoming:
     """The message that is arriving, and what the responder remembers.
 
-    `opcode` is -1 between messages. `srq_position` names an entry taken of a shared queue.
-    `executed` are the last reads and atomics. `checked` are the path and the context that were
-    found to fit together, under the version of the port's tables; `remote_qpn`, `access` and `pd`
-    are of that context. `backlog` are datagrams that came while one is being stored in private
-    memory.
+    `opcode` is -1 between messages. `srq` is the shared queue the message is for, of XRC the one it
+    names; `srq_position` is that of the entry taken of it, -1 if none is. `executed` are the last
+    reads and atomics. `checked` are the path and the context that were found to fit together, under
+    the version of the port's tables; `remote_qpn`, `access` and `pd` are of that context, `pd` of
+    an XRC target is that of the queue. `backlog` are datagrams that came while one is being stored
+    in private memory.
     """
 
     __slots__ = (
@@ -148,6 +150,7 @@ class Incoming:
         "position",
         "remote_qpn",
         "room",
+        "srq",
         "srq_position",
     )
 
@@ -157,6 +160,7 @@ class Incoming:
         self.elements: list[Element] = []
         self.room = 0
         self.position = 0
+        self.srq: SharedReceiveQueue | None = None
         self.srq_position = -1
         self.backlog: deque[Request] = deque()
         self.established = False
@@ -176,6 +180,7 @@ class Incoming:
         self.opcode = -1
         self.offset = 0
         self.elements = []
+        self.srq = None
         self.srq_position = -1
         self.job = None
         self.backlog.clear()

@@ -17,6 +17,7 @@ from typing import Final
 from kernel_proc.hca.control_socket import ControlEnded, ControlSocket
 from kernel_proc.hca.hca_device import HcaDevice
 from shared.clock import now_ns
+from shared.spin_window import SpinWindow
 
 SPUN_NS: Final = 200_000  # a deadline nearer than this is spun for
 LONGEST_SLEEP_NS: Final = 1_000_000_000  # nothing depends on it: whoever rings pokes
@@ -37,7 +38,7 @@ class ProcessLoop:
         self._control: Final = control
         self._watch: Final = watch
         self._poke: Final = poke
-        self._idle_spin_ns: Final = device.settings.idle_spin_us * 1000
+        self._window: Final = SpinWindow(device.settings.idle_spin_us * 1000)
         self._told = False
         self.sleeps = 0
 
@@ -68,6 +69,7 @@ class ProcessLoop:
         while True:
             rounds += 1
             if not rounds & _LOOK_MASK:
+                device.tell_processor()
                 if control.behind or not rounds % _ROUNDS_BETWEEN_LOOKS:
                     control.serve()
                     _collect()
@@ -85,8 +87,8 @@ class ProcessLoop:
             if device.is_copying:
                 self._let_threads_run()
                 continue
-            if now - idle_since < self._idle_spin_ns:
-                os.sched_yield()
+            if self._window.is_open(idle_since, now):
+                self._window.yield_core(now)
                 continue
             deadline = device.next_deadline_ns()
             if deadline is None or deadline - now >= SPUN_NS:
@@ -119,18 +121,19 @@ class ProcessLoop:
             device.set_sleeping(False)
 
     def _wait(self, deadline: int | None) -> None:
-        length = LONGEST_SLEEP_NS
-        if deadline is not None:
-            length = min(length, deadline - now_ns() - SPUN_NS // 2)
+        if deadline is None:
+            self._serve_events(LONGEST_SLEEP_NS / 1e9)
+            return
+        length = min(LONGEST_SLEEP_NS, deadline - now_ns() - SPUN_NS // 2)
         if length <= 0:
             return
-        # The epoll descriptor itself is waited for: its own wait counts whole milliseconds.
+        # The epoll descriptor is waited for from outside: its own wait counts whole milliseconds.
         ready, _, _ = select.select([self._watch], [], [], length / 1e9)
         if ready:
             self._serve_events()
 
-    def _serve_events(self) -> None:
-        for descriptor, _ in self._watch.poll(0):
+    def _serve_events(self, longest_s: float = 0) -> None:
+        for descriptor, _ in self._watch.poll(longest_s):
             if descriptor == self._control.fileno():
                 self._control.serve()
             elif descriptor == self._poke:

@@ -11,6 +11,7 @@ from kernel_proc.hca.cq_table import CompletionQueue
 from kernel_proc.hca.doorbell_pages import DoorbellPage, DoorbellPages
 from kernel_proc.hca.event_table import EventTable
 from kernel_proc.hca.in_hand import Incoming, Outgoing
+from kernel_proc.hca.memory_window import MemoryWindow
 from kernel_proc.hca.number_table import NumberTable
 from kernel_proc.hca.qp_counters import QpCounters
 from kernel_proc.hca.queue_buffer import QueueBuffer
@@ -56,6 +57,7 @@ class QueuePair:
         "send_psn",
         "srq",
         "state",
+        "windows",
     )
 
     def __init__(self, context: QpContext, page: DoorbellPage) -> None:
@@ -74,6 +76,7 @@ class QueuePair:
         self.draining = False
         self.drain_notify = False
         self.copies = 0  # from and to private memory, under way for it
+        self.windows: set[MemoryWindow] = set()  # those of type 2 bound to it
         self.outgoing = Outgoing()
         self.incoming = Incoming()
         self.counters = QpCounters()
@@ -142,8 +145,10 @@ class QpTable(NumberTable[QueuePair]):
         self.insert(qp)
 
     def reset(self, qp: QueuePair) -> None:
-        """Let the QP go: slots, memory, counts; its entries leave its CQs."""
+        """Let the QP go: slots, memory, windows, counts; its entries leave its CQs."""
         self._stop(qp)
+        for window in list(qp.windows):
+            window.unbind()
         qp.state = states.RESET
         self.remove(qp)
         self.retired.setdefault(qp.context.port, QpCounters()).add(qp.counters)
@@ -163,8 +168,9 @@ class QpTable(NumberTable[QueuePair]):
     def set_state(self, qp: QueuePair, state: int) -> None:
         """Change the state and have the queues looked at that are served in it."""
         old, qp.state = qp.state, state
+        if state in (states.ERR, states.SQE):
+            qp.draining = False  # there is nothing left that was started
         if state == states.ERR and old != states.ERR:
-            qp.draining = False
             self._stop(qp)
             if qp.srq is not None:
                 self._events.queue_pair(EVENT_LAST_WQE_REACHED, qp.number)
@@ -198,14 +204,17 @@ class QpTable(NumberTable[QueuePair]):
     def _stop(self, qp: QueuePair) -> None:
         """Have nothing in hand: an entry taken of a shared queue completes, flushed.
 
-        At a reset its completion is swept with the others, which gives the entry back.
+        At a reset its completion is swept with the others, which gives the entry back; that of an
+        XRC target is in the shared queue's own CQ, where its owner finds it.
         """
         qp.outgoing.stop()
         incoming = qp.incoming
-        position = incoming.srq_position
-        if position >= 0 and qp.srq is not None and qp.receive_cq is not None:
-            qp.counters.flushes += 1
-            qp.receive_cq.post(qp.number, position, _FLUSHED, is_send=0, srqn=qp.srq.number)
+        srq, position = incoming.srq, incoming.srq_position
+        if position >= 0 and srq is not None:
+            cq = qp.receive_cq or srq.cq
+            if cq is not None:
+                qp.counters.flushes += 1
+                cq.post(qp.number, position, _FLUSHED, is_send=0, srqn=srq.number)
         incoming.stop()
 
     def queue_broken(self, queue: WorkQueue) -> None:
@@ -221,6 +230,12 @@ class QpTable(NumberTable[QueuePair]):
         for qp in self.all():
             if qp.srq is srq:
                 self.set_state(qp, states.ERR)
+
+    def shared_queue_gone(self, srq: SharedReceiveQueue) -> None:
+        """Cut short what XRC targets have in hand for an SRQ that its owner takes back."""
+        for qp in self.all():
+            if qp.incoming.srq is srq:
+                qp.incoming.stop()
 
     def completion_lost(self, qp: QueuePair) -> None:
         """Take a QP out of service of which a CQ could not take a completion."""

@@ -3,8 +3,11 @@
 An access names a key with its generation, a PD and what it will do; the answer is the memory
 itself, or a fault that says why. Arithmetic is exact, so nothing wraps around.
 
-Of a region that is contiguous on the bus, in shared memory, one view is kept as its window: an
-access is then a slice. A window closes with its key, its segment, or a change of its translation.
+Of a region that is contiguous on the bus, in shared memory, one view is kept: an access is then a
+slice. The view closes with its key, its segment, or a change of its translation.
+
+Keys without MPT_FLAG_REGION are memory windows: they grant remote access only, to what they are
+bound to, and those that are bound to a queue pair grant it to that one alone.
 
 Spec: IBA vol. 1, 10.6; PRM, MPT and MTT; key = index with generation rotated left by 8.
 """
@@ -24,7 +27,8 @@ _KEY_BITS: Final = (1 << 32) - 1
 _ADDRESS_END: Final = 1 << 64
 _SMALLEST_PAGE_SHIFT: Final = 12
 _LITTLE_ENDIAN: Final = sys.byteorder == "little"
-_MOST_WINDOW_PAGES: Final = 1 << 16  # looked at once, to see whether a region is contiguous
+_MOST_VIEW_PAGES: Final = 1 << 16  # looked at once, to see whether a region is contiguous
+_WINDOW_FLAGS: Final = abi.MPT_FLAG_TYPE_2 | 0xF << 28  # and its status
 _SEGMENT_SHIFT: Final = abi.MTT_SEGMENT_ENTRIES.bit_length() - 1
 
 
@@ -36,6 +40,7 @@ class FaultReason(IntEnum):
     NO_RIGHT = 3
     OUT_OF_BOUNDS = 4
     NOT_PRESENT = 5
+    WRONG_QUEUE_PAIR = 6
 
 
 class TranslationFault(Exception):
@@ -52,9 +57,10 @@ def index_with_generation(key: int) -> int:
 
 
 class MemoryKey:
-    """One hardware-owned entry of the MPT; `users` are live queues that lie in it.
+    """One hardware-owned entry of the MPT; `users` are live queues, `windows` bound to it.
 
     `copies` are transfers under way by a thread: the key is not given back before they end.
+    `queue_pair` is the only one that has access, 0 if any of the PD has.
     """
 
     __slots__ = (
@@ -70,10 +76,11 @@ class MemoryKey:
         "length",
         "page_shift",
         "pd",
+        "queue_pair",
         "start",
         "users",
-        "window",
-        "window_tried",
+        "view",
+        "view_tried",
         "windows",
     )
 
@@ -88,37 +95,38 @@ class MemoryKey:
         self.page_shift = entry.page_size + _SMALLEST_PAGE_SHIFT
         self.first_mtt = entry.mtt_address // abi.MTT_ENTRY_SIZE
         self.end = self.base + self.length
+        self.queue_pair = 0
         self.users = 0
         self.windows = 0
         self.copies = 0
-        self.window: memoryview | None = None
-        self.window_tried = False
+        self.view: memoryview | None = None
+        self.view_tried = False
         self._bus = 0
         self._memory: DeviceMemory | None = None
 
-    def open_window(self, memory: DeviceMemory, bus: int) -> None:
+    def open_view(self, memory: DeviceMemory, bus: int) -> None:
         """Keep one view of the whole region, which is contiguous from a bus address on."""
-        self.window = memory.view(bus, self.length)
+        self.view = memory.view(bus, self.length)
         self._memory, self._bus = memory, bus
         memory.hold(bus, self)
 
-    def close_window(self) -> None:
+    def close_view(self) -> None:
         """Drop the view; the next access looks again."""
-        self.window_tried = False
-        if self.window is not None and self._memory is not None:
-            self.window.release()
-            self.window = None
+        self.view_tried = False
+        if self.view is not None and self._memory is not None:
+            self.view.release()
+            self.view = None
             self._memory.drop(self._bus, self)
 
     def segment_gone(self, number: int) -> None:
         """Drop the view of a segment that is unmapped now."""
         if self._bus >> SEGMENT_SHIFT == number:
-            self.close_window()
+            self.close_view()
 
     @property
     def mtt_entries(self) -> int:
-        """How many MTT entries the region uses."""
-        if self.flags & abi.MPT_FLAG_PHYSICAL or not self.flags & abi.MPT_FLAG_REGION:
+        """How many MTT entries it uses; a window that is not bound uses none."""
+        if self.flags & abi.MPT_FLAG_PHYSICAL or not self.length:
             return 0
         page = 1 << self.page_shift
         return ((self.start & (page - 1)) + self.length + page - 1) >> self.page_shift
@@ -132,18 +140,18 @@ class Translation:
         self._keys: list[MemoryKey | None] = []
         self._mask = 0
         self._chunks: list[array[int] | None] = []
-        self._windowed = bytearray()  # by MTT segment: a window may depend on it
+        self._viewed = bytearray()  # by MTT segment: a view may depend on it
         self.mtt_entries = 0
         self.page_look_ups = 0
 
     def configure(self, log_mpts: int, log_mtt_segments: int) -> None:
         """Take the sizes INIT_HCA gave; everything is empty."""
-        self._close_windows(0, self.mtt_entries)
+        self._close_views(0, self.mtt_entries)
         self._keys = [None] * (1 << log_mpts)
         self._mask = (1 << log_mpts) - 1
         self.mtt_entries = abi.MTT_SEGMENT_ENTRIES << log_mtt_segments
         self._chunks = [None] * (-(-self.mtt_entries // _CHUNK_ENTRIES))
-        self._windowed = bytearray(1 << log_mtt_segments)
+        self._viewed = bytearray(1 << log_mtt_segments)
 
     @property
     def key_count(self) -> int:
@@ -172,54 +180,48 @@ class Translation:
         key = self._keys[index]
         self._keys[index] = None
         if key is not None:
-            key.close_window()
+            key.close_view()
 
     def reach(
-        self, key: int, pd: int, rights: int, address: int, length: int
+        self, key: int, pd: int, rights: int, address: int, length: int, queue_pair: int = 0
     ) -> memoryview | list[Piece]:
         """Return the memory of an access, as one view or in pieces; or raise TranslationFault.
 
-        `rights` are MPT flags that must all be set, MPT_FLAG_REGION among them. No view may be
-        kept beyond the call that asked for it.
+        `rights` are MPT flags that must all be set: MPT_FLAG_REGION among them for local access,
+        which no window grants. `queue_pair` is whose request names the key, if a peer's does. No
+        view may be kept beyond the call that asked for it.
         """
         keys = self._keys
         entry = keys[key >> 8 & self._mask] if keys else None
         if entry is None or entry.key != key or entry.pd != pd or entry.flags & rights != rights:
-            self.find(key, pd, rights, address, length)
-            raise TranslationFault(FaultReason.UNKNOWN_KEY)
+            entry = self.find(key, pd, rights, address, length, queue_pair)
         base = entry.base
         if address < base or address + length > entry.end:
             raise TranslationFault(FaultReason.OUT_OF_BOUNDS)
-        window = entry.window
-        if window is None:
-            if not entry.window_tried:
-                self._try_window(entry)
-                window = entry.window
-            if window is None:
+        view = entry.view
+        if view is None:
+            if not entry.view_tried:
+                self._try_view(entry)
+                view = entry.view
+            if view is None:
                 return self._pieces(entry, address, length)
         start = address - base
-        return window[start : start + length]
+        return view[start : start + length]
 
-    def invalidate(self, key: int, pd: int) -> bool:
-        """Unbind a bound memory window; False for a region, whose owner alone takes it back."""
-        entry = self._keys[key >> 8 & self._mask] if self._keys else None
-        if entry is None or entry.key != key or entry.pd != pd:
-            return False
-        if entry.flags & abi.MPT_FLAG_REGION or not entry.length:
-            return False
-        entry.length = 0
-        entry.end = entry.base
-        return True
+    def find(
+        self, key: int, pd: int, rights: int, address: int, length: int, queue_pair: int = 0
+    ) -> MemoryKey:
+        """Check an access as `reach` does and return its entry, or raise TranslationFault.
 
-    def find(self, key: int, pd: int, rights: int, address: int, length: int) -> MemoryKey:
-        """Check an access and return its entry, or raise TranslationFault.
-
-        `rights` are MPT flags that must all be set. A length of 0 is checked as any other.
+        A length of 0 is checked as any other.
         """
         entry = self._keys[index_with_generation(key) & self._mask] if self._keys else None
-        if entry is None or entry.key != key or not entry.flags & abi.MPT_FLAG_REGION:
+        if entry is None or entry.key != key or rights & ~entry.flags & abi.MPT_FLAG_REGION:
             raise TranslationFault(FaultReason.UNKNOWN_KEY)
-        if entry.pd != pd:
+        if entry.queue_pair:
+            if entry.queue_pair != queue_pair:
+                raise TranslationFault(FaultReason.WRONG_QUEUE_PAIR)
+        elif entry.pd != pd:
             raise TranslationFault(FaultReason.WRONG_PD)
         if entry.flags & rights != rights:
             raise TranslationFault(FaultReason.NO_RIGHT)
@@ -256,7 +258,7 @@ class Translation:
 
     def write_mtt(self, first: int, big_endian: bytes) -> None:
         """Store entries that are in range, as a mailbox holds them."""
-        self._close_windows(first, len(big_endian) // abi.MTT_ENTRY_SIZE)
+        self._close_views(first, len(big_endian) // abi.MTT_ENTRY_SIZE)
         entries = array("Q")
         entries.frombytes(big_endian)
         if _LITTLE_ENDIAN:
@@ -290,32 +292,32 @@ class Translation:
         except BusError:
             raise TranslationFault(FaultReason.NOT_PRESENT) from None
 
-    def _try_window(self, entry: MemoryKey) -> None:
+    def _try_view(self, entry: MemoryKey) -> None:
         """Keep a view of the whole region if it is contiguous in one shared segment."""
-        entry.window_tried = True
-        if not 0 < entry.mtt_entries <= _MOST_WINDOW_PAGES:
+        entry.view_tried = True
+        if not 0 < entry.mtt_entries <= _MOST_VIEW_PAGES:
             return
         try:
             runs = self.runs(entry, entry.base, entry.length)
             if len(runs) == 1:
-                entry.open_window(self._memory, runs[0][0])
+                entry.open_view(self._memory, runs[0][0])
         except (TranslationFault, BusError):
             return
         first = entry.first_mtt >> _SEGMENT_SHIFT
         last = (entry.first_mtt + entry.mtt_entries - 1) >> _SEGMENT_SHIFT
-        self._windowed[first : last + 1] = b"\x01" * (last + 1 - first)
+        self._viewed[first : last + 1] = b"\x01" * (last + 1 - first)
 
-    def _close_windows(self, first: int, count: int) -> None:
-        """Close the windows that depend on MTT entries which change now."""
+    def _close_views(self, first: int, count: int) -> None:
+        """Close the views that depend on MTT entries which change now."""
         start, stop = first >> _SEGMENT_SHIFT, (first + count - 1 >> _SEGMENT_SHIFT) + 1
-        if self._windowed.find(1, start, stop) < 0:
+        if self._viewed.find(1, start, stop) < 0:
             return
         for key in self._keys:
             if key is None or key.first_mtt >= stop << _SEGMENT_SHIFT:
                 continue
             if start << _SEGMENT_SHIFT < key.first_mtt + key.mtt_entries:
-                key.close_window()
-        self._windowed[start:stop] = bytes(stop - start)
+                key.close_view()
+        self._viewed[start:stop] = bytes(stop - start)
 
     def _page(self, number: int, page: int) -> int:
         chunk = self._chunks[number >> _CHUNK_SHIFT] if number < self.mtt_entries else None
@@ -352,7 +354,9 @@ def check_entry(entry: abi.MptEntry, mtt_entries: int) -> bool:
         return False
     if entry.start + entry.length > _ADDRESS_END or entry.mtt_address % abi.MTT_ENTRY_SIZE:
         return False
-    if entry.flags & abi.MPT_FLAG_REGION and not entry.length:
+    if not entry.flags & abi.MPT_FLAG_REGION:  # a window, which is not bound yet
+        return not entry.length and not entry.flags & ~_WINDOW_FLAGS
+    if not entry.length:
         return False
     key = MemoryKey(entry)
     return key.first_mtt + key.mtt_entries <= mtt_entries

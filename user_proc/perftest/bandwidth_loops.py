@@ -1,8 +1,8 @@
 """The loops of the bandwidth tools: as much under way as the depths allow, all the time.
 
 Every post and every polled completion is stamped; one request in so many is signaled, and its
-completion stands for those before it. A sender of datagrams may not overrun the receiver, or
-messages would be lost: the receiver answers every half of its queue with an empty datagram.
+completion stands for those before it. Over UD and UC a sender may not overrun the receiver, or
+messages would be lost: the receiver answers every half of its queue with a message of one byte.
 
 Rules: main thread.
 Spec: linux-rdma/perftest, perftest_resources.c (run_iter_bw).
@@ -23,7 +23,7 @@ from user_proc.verbs.wr import SendWR
 _BATCH: Final = 32
 _ENDLESS: Final = sys.maxsize
 
-CREDIT_BYTES: Final = 1  # of a datagram that says that there is room again
+CREDIT_BYTES: Final = 1  # of a message that says that there is room again
 
 
 class BandwidthRun:
@@ -98,7 +98,8 @@ class BandwidthSender:
         self._options: Final = options
         self._opcode: Final = opcode
         self._completions: Final = Completions(endpoint.send_cq, link, endpoint.send_channel)
-        self._credits: Final = Credits(endpoint, link) if endpoint.ah is not None else None
+        needed = endpoint.loses_messages and opcode == "SEND"
+        self._credits: Final = Credits(endpoint, link) if needed else None
 
     def run(self, size: int, run: BandwidthRun) -> None:
         """Send every message of a size, and wait until all are done."""
@@ -144,7 +145,7 @@ class BandwidthSender:
 
 
 class Credits:
-    """How many datagrams the receiver has room for, by queue pair."""
+    """How many messages the receiver has room for, by queue pair."""
 
     def __init__(self, endpoint: Endpoint, link: PeerLink) -> None:
         self._endpoint: Final = endpoint
@@ -180,7 +181,7 @@ class BandwidthReceiver:
     def run(self, run: BandwidthRun, total: int | None) -> None:
         """Take so many messages; without a number, until the sender says how many there were."""
         endpoint = self._endpoint
-        credit = None if endpoint.ah is None else [
+        credit = None if not endpoint.loses_messages else [
             endpoint.request(index, "SEND", CREDIT_BYTES) for index in range(len(endpoint.qps))
         ]  # fmt: skip
         while total is None or run.count < total:
@@ -208,5 +209,5 @@ class BandwidthReceiver:
 
 
 def _half(endpoint: Endpoint) -> int:
-    """Give how many datagrams one credit stands for."""
+    """Give how many messages one credit stands for."""
     return max(1, endpoint.receive_share // 2)

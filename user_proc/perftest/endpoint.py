@@ -195,11 +195,11 @@ class Endpoint:
                 attr.qkey, attr.sq_psn = QKEY, self.psns[index]
                 qp.to_rts(attr)
             else:
-                qp.to_rts(self._reliable(index, peer))
+                qp.to_rts(self._connected(index, peer))
         if self.plan.connection == "UD":
             self.ah = AH(self.pd, attr=self._path(peer))
 
-    def _reliable(self, index: int, peer: Address) -> QPAttr:
+    def _connected(self, index: int, peer: Address) -> QPAttr:
         attr = QPAttr(port_num=self.plan.port)
         attr.qp_access_flags = _ACCESS
         attr.path_mtu = ibv_mtu[f"IBV_MTU_{self.mtu}"]
@@ -232,6 +232,11 @@ class Endpoint:
         """How many receives a queue pair can count on."""
         shared_by = self.plan.qps if self.plan.use_srq else 1
         return self.plan.receive_depth // shared_by
+
+    @property
+    def loses_messages(self) -> bool:
+        """Tell whether a message that finds no receive is lost."""
+        return self.plan.connection in ("UC", "UD")
 
     @property
     def arrival(self) -> int:

@@ -190,7 +190,7 @@ def _parser(tool: Tool) -> OptionParser:
     add("-p", "--port", type=number(1, 65535), default=DEFAULT_PORT, help="TCP port of the meeting")
     add("-d", "--ib-dev", dest="device", default=DEVICE, help=f"device ({DEVICE})")
     add("-i", "--ib-port", dest="ib_port", type=number(1, 255), default=1, help="its port (1)")
-    kinds = ("RC", "UD") if tool.operation == SEND else ("RC",)
+    kinds = {SEND: ("RC", "UC", "UD"), WRITE: ("RC", "UC")}.get(tool.operation, ("RC",))
     add("-c", "--connection", choices=kinds, help="transport (RC)")
     add("-n", "--iters", dest="iterations", type=number(_LEAST_ITERATIONS, _MOST_ITERATIONS),
         default=tool.iterations, help=f"messages of a queue pair ({tool.iterations})")  # fmt: skip

@@ -15,6 +15,7 @@ from kernel_proc.hca.command import (
     bad_resource_state,
 )
 from kernel_proc.hca.hca_tables import FirmwareState, HcaTables
+from kernel_proc.hca.memory_window import MemoryWindow
 from kernel_proc.hca.translation import MemoryKey, check_entry
 from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi import contexts as abi
@@ -32,7 +33,7 @@ def _index(hca: HcaTables, command: Command) -> int:
 
 
 def sw2hw_mpt(hca: HcaTables, command: Command) -> None:
-    """Give a memory key to the hardware."""
+    """Give a memory key to the hardware: a region's, or that of a window to be bound."""
     index = _index(hca, command)
     entry = abi.MptEntry(*command.unpack(abi.MPT_ENTRY))
     if hca.translation.entry(index) is not None:
@@ -41,25 +42,43 @@ def sw2hw_mpt(hca: HcaTables, command: Command) -> None:
         raise bad_parameter()
     if not check_entry(entry, hca.translation.mtt_entries):
         raise bad_parameter()
-    key = MemoryKey(entry._replace(flags=entry.flags & ~_STATUS_BITS))
+    entry = entry._replace(flags=entry.flags & ~_STATUS_BITS)
+    if entry.flags & abi.MPT_FLAG_REGION:
+        key = MemoryKey(entry)
+    else:
+        key = hca.windows[index] = MemoryWindow(entry)
     if key.mtt_entries:
         _require_mtt(hca, key.first_mtt, key.mtt_entries)
     hca.translation.insert(index, key)
 
 
 def hw2sw_mpt(hca: HcaTables, command: Command) -> None:
-    """Take a memory key back: from now on it names nothing."""
+    """Take a memory key back: from now on it names nothing, and a window is bound to nothing."""
     index = _index(hca, command)
     key = _owned(hca, index)
-    if key.windows:
+    if key.windows and not command.opmod & op.HW2SW_MPT_UNBIND:
         raise CommandRefused(op.CMD_STAT_REG_BOUND)
     if key.users:
         raise CommandRefused(op.CMD_STAT_RESOURCE_BUSY)
     if key.copies:
         raise CommandNotYet
+    if key.windows:
+        _unbind_windows_of(hca, key)
     if not command.opmod & op.HW2SW_MPT_NO_OUTBOX:
         command.outbox(_pack(key, abi.MPT_STATUS_SOFTWARE))
     hca.translation.remove(index)
+    window = hca.windows.pop(index, None)
+    if window is not None:
+        window.unbind()
+
+
+def _unbind_windows_of(hca: HcaTables, key: MemoryKey) -> None:
+    """Unbind every window of a region; not yet while a copy by one of them is under way."""
+    windows = [window for window in hca.windows.values() if window.region is key]
+    if any(window.copies for window in windows):
+        raise CommandNotYet
+    for window in windows:
+        window.unbind()
 
 
 def query_mpt(hca: HcaTables, command: Command) -> None:

@@ -220,6 +220,7 @@ def hw2sw_srq(hca: HcaTables, command: Command) -> None:
     srq.error_told = True  # for a doorbell that is still in hand
     srq.close()
     if srq.cq is not None:
+        hca.qps.shared_queue_gone(srq)
         srq.cq.users -= 1
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from kernel_proc.hca import packets
 from kernel_proc.hca.engine.datagram_receiver import DatagramReceiver
 from kernel_proc.hca.engine.operations import MTU_SHIFT
-from kernel_proc.hca.engine.responder import Responder
+from kernel_proc.hca.engine.responders import Receive
 from kernel_proc.hca.multicast_table import MulticastTable
 from kernel_proc.hca.packets import NOTHING, Answer, Path, Request
 from kernel_proc.hca.port import Port
@@ -21,7 +21,6 @@ from kernel_proc.hca_abi import contexts as abi
 from kernel_proc.hca_abi import qp_transitions as states
 
 MULTICAST_QPN: Final = 0xFF_FFFF
-_RC: Final = abi.QPC_TRANSPORT_RC
 _UD: Final = abi.QPC_TRANSPORT_UD
 _LISTENS: Final = tuple(
     state in (states.RTR, states.RTS, states.SQD, states.SQE) for state in range(8)
@@ -43,13 +42,13 @@ class Arrivals:
         self,
         queue_pairs: QpTable,
         multicast: MulticastTable,
-        responder: Responder,
+        receive: tuple[Receive | None, ...],
         datagrams: DatagramReceiver,
     ) -> None:
         self._queue_pairs: Final = queue_pairs
         self._multicast: Final = multicast
         self._find: Final = queue_pairs.find
-        self._receive_connected: Final = responder.receive
+        self._receive_connected: Final = receive
         self._datagrams: Final = datagrams
 
     def receive(self, port: Port, request: Request) -> Answer:
@@ -66,10 +65,11 @@ class Arrivals:
         if transport != context.transport or not _LISTENS[qp.state]:
             qp.counters.drops["not listening"] += 1
             return NOTHING
-        if transport != _RC:
+        receive = self._receive_connected[transport]
+        if receive is None:
             if transport == _UD:
                 self._receive_datagram(port, qp, request)
-            else:
+            else:  # a queue pair that only sends
                 qp.counters.drops["not listening"] += 1
             return NOTHING
         incoming = qp.incoming
@@ -96,7 +96,7 @@ class Arrivals:
         if request.source_qpn != incoming.remote_qpn:
             qp.counters.drops["another sender"] += 1
             return NOTHING
-        return self._receive_connected(port, qp, request)
+        return receive(port, qp, request)
 
     def _why_not(self, port: Port, qp: QueuePair, path: Path) -> str:
         """Return why a connected queue pair does not take packets of a path, or nothing."""

@@ -1,7 +1,9 @@
 """What becomes of send entries: answers, retries, timeouts, and the completions they end in.
 
-An entry leaves its queue when it completes. Retries are counted from where something last went
-on: `retry_cnt` of them after a timeout or a sequence NAK, `rnr_retry` after RNR NAKs (7: for ever).
+An entry leaves its queue when it completes: a reliable one when it is acknowledged, one of UC when
+it is sent, since its sender hears of nothing but a link that is busy. Retries are counted from
+where something last went on: `retry_cnt` of them after a timeout or a sequence NAK, `rnr_retry`
+after RNR NAKs (7: for ever).
 
 Spec: IBA vol. 1, 9.7.5 and 9.7.6 (requester), 10.7.3 (completions).
 """
@@ -30,7 +32,11 @@ _FAILED: Final = {
     packets.NAK_REMOTE_ACCESS: ops.REM_ACCESS_ERR,
     packets.NAK_REMOTE_OPERATION: ops.REM_OP_ERR,
 }
-_TO_SEND_ERROR: Final = (abi.QPC_TRANSPORT_UD, abi.QPC_TRANSPORT_UC)
+_UC: Final = abi.QPC_TRANSPORT_UC
+_TO_SEND_ERROR: Final = (abi.QPC_TRANSPORT_UD, _UC)
+
+#: What a step of the requester answers, instead of bytes moved, when nothing goes on now.
+STOP: Final = -1
 
 
 class Completer:
@@ -64,6 +70,32 @@ class Completer:
                 self._queue_pairs.completion_lost(qp)
         if qp.draining:
             self._queue_pairs.drained(qp)
+
+    def arrived(
+        self, qp: QueuePair, queue: WorkQueue, out: Outgoing, run: int, count: int, byte_len: int
+    ) -> int:
+        """Go on after a run of packets that arrived, or that nobody will tell of."""
+        if not out.busy:
+            return STOP  # it was its own responder, and that failed
+        qp.send_psn = (qp.send_psn + run) & _PSN_MASK
+        out.again = 0
+        if out.done + count >= out.length:
+            out.fetched = None
+            self.succeeded(qp, queue, out, byte_len)
+        else:
+            self.went_on(qp, out, count)
+        return count
+
+    def not_acknowledged(
+        self, qp: QueuePair, queue: WorkQueue, out: Outgoing, answer: Answer
+    ) -> int:
+        """Go on, or not, after a run that was answered with anything but ACK."""
+        if not out.busy:
+            return STOP
+        if qp.context.transport == _UC and answer.kind != packets.WAIT:
+            return self.arrived(qp, queue, out, packets_in_hand(out), out.chunk, 0)
+        out.again = out.chunk
+        return 0 if self.refused(qp, out, answer) else STOP
 
     def went_on(self, qp: QueuePair, out: Outgoing, count: int) -> None:
         """Note that a chunk that is not the last of its message has arrived."""
@@ -103,7 +135,8 @@ class Completer:
     def _wait_for_answer(self, qp: QueuePair, out: Outgoing) -> None:
         out.waiting = True
         out.answer_due = True
-        timeout = ops.timeout_ns(qp.context.ack_timeout)
+        code = qp.context.ack_timeout
+        timeout = ops.timeout_ns(ops.BUSY_LINK_TIMEOUT if qp.context.transport == _UC else code)
         if timeout:
             out.timed_out = True
             self._deadlines.set(qp, self._clock_ns() + timeout)
@@ -148,3 +181,10 @@ class Completer:
         out.waiting = out.answer_due = out.timed_out = False
         out.deadline_ns = 0
         return out
+
+
+def packets_in_hand(out: Outgoing) -> int:
+    """Return how many packets the last run of an entry was, or is to be."""
+    assert out.record is not None
+    shift = out.record.path.mtu_shift
+    return (out.chunk + (1 << shift) - 1) >> shift or 1

@@ -68,6 +68,7 @@ class DatagramReceiver:
             position = qp.srq.next_entry()
             if position is None:
                 return
+            incoming.srq = qp.srq
             incoming.srq_position = position
         if not is_good:
             self._fail(qp, incoming, ops.LOC_QP_OP_ERR)

@@ -13,13 +13,16 @@ from kernel_proc.hca.engine.deadlines import Deadlines
 from kernel_proc.hca.engine.flusher import Flusher
 from kernel_proc.hca.engine.private_copier import PrivateCopier
 from kernel_proc.hca.engine.requester import Requester
-from kernel_proc.hca.engine.responder import Responder
+from kernel_proc.hca.engine.responders import Responders
 from kernel_proc.hca.engine.rounds import Rounds
+from kernel_proc.hca.engine.windows import Windows
 from kernel_proc.hca.event_table import EventTable
 from kernel_proc.hca.multicast_table import MulticastTable
+from kernel_proc.hca.number_table import NumberTable
 from kernel_proc.hca.packets import Answer, Request
 from kernel_proc.hca.port import Port
 from kernel_proc.hca.qp_table import QpTable
+from kernel_proc.hca.srq_table import SharedReceiveQueue
 from kernel_proc.hca.translation import Translation
 
 
@@ -29,6 +32,7 @@ class Engine:
     def __init__(
         self,
         queue_pairs: QpTable,
+        shared: NumberTable[SharedReceiveQueue],
         rounds: Rounds,
         translation: Translation,
         events: EventTable,
@@ -41,18 +45,23 @@ class Engine:
         self.copier: Final = PrivateCopier(clock_ns)
         self.flusher: Final = Flusher(queue_pairs, rounds)
         self.completer: Final = Completer(queue_pairs, rounds, self.deadlines, clock_ns)
+        self.windows: Final = Windows(translation, self.completer, rounds)
         self.requester: Final = Requester(
-            queue_pairs, rounds, translation, ports, self.completer, self.copier
+            queue_pairs, rounds, translation, ports, self.completer, self.copier, self.windows
         )
-        responder = Responder(queue_pairs, translation, events, self.copier, self._answer_later)
+        responders = Responders(
+            queue_pairs, shared, translation, events, self.copier, self._answer_later
+        )
         datagrams = DatagramReceiver(queue_pairs, translation, self.copier)
-        self.arrivals: Final = Arrivals(queue_pairs, multicast, responder, datagrams)
+        self.arrivals: Final = Arrivals(queue_pairs, multicast, responders.receive, datagrams)
         for port in ports:
             port.join(ports, self.arrivals.receive)
 
     def run_due(self) -> bool:
         """Do what time or an ended copy has brought; False if that was nothing."""
         busy = bool(self.copier.outstanding) and self.copier.finish()
+        if busy:
+            self.windows.go_on()
         if self.deadlines.heap:
             for qp in self.deadlines.due(self._clock_ns()):
                 self.completer.resume(qp)

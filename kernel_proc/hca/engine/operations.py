@@ -16,6 +16,7 @@ RDMA_READ: Final = int(ibv_wr_opcode.IBV_WR_RDMA_READ)
 CMP_AND_SWP: Final = int(ibv_wr_opcode.IBV_WR_ATOMIC_CMP_AND_SWP)
 FETCH_AND_ADD: Final = int(ibv_wr_opcode.IBV_WR_ATOMIC_FETCH_AND_ADD)
 LOCAL_INV: Final = int(ibv_wr_opcode.IBV_WR_LOCAL_INV)
+BIND_MW: Final = int(ibv_wr_opcode.IBV_WR_BIND_MW)
 SEND_WITH_INV: Final = int(ibv_wr_opcode.IBV_WR_SEND_WITH_INV)
 OPCODES: Final = 16
 
@@ -24,6 +25,7 @@ LOC_LEN_ERR: Final = int(ibv_wc_status.IBV_WC_LOC_LEN_ERR)
 LOC_QP_OP_ERR: Final = int(ibv_wc_status.IBV_WC_LOC_QP_OP_ERR)
 LOC_PROT_ERR: Final = int(ibv_wc_status.IBV_WC_LOC_PROT_ERR)
 WR_FLUSH_ERR: Final = int(ibv_wc_status.IBV_WC_WR_FLUSH_ERR)
+MW_BIND_ERR: Final = int(ibv_wc_status.IBV_WC_MW_BIND_ERR)
 BAD_RESP_ERR: Final = int(ibv_wc_status.IBV_WC_BAD_RESP_ERR)
 LOC_ACCESS_ERR: Final = int(ibv_wc_status.IBV_WC_LOC_ACCESS_ERR)
 REM_INV_REQ_ERR: Final = int(ibv_wc_status.IBV_WC_REM_INV_REQ_ERR)
@@ -43,15 +45,18 @@ WORD_MASK: Final = (1 << 64) - 1
 
 LOCAL_READ: Final = abi.MPT_FLAG_REGION | abi.MPT_FLAG_LOCAL_READ
 LOCAL_WRITE: Final = abi.MPT_FLAG_REGION | abi.MPT_FLAG_LOCAL_WRITE
-REMOTE_READ: Final = abi.MPT_FLAG_REGION | abi.MPT_FLAG_REMOTE_READ
-REMOTE_WRITE: Final = abi.MPT_FLAG_REGION | abi.MPT_FLAG_REMOTE_WRITE
-REMOTE_ATOMIC: Final = abi.MPT_FLAG_REGION | abi.MPT_FLAG_ATOMIC
+# What a peer asks for a window may grant, too.
+REMOTE_READ: Final = abi.MPT_FLAG_REMOTE_READ
+REMOTE_WRITE: Final = abi.MPT_FLAG_REMOTE_WRITE
+REMOTE_ATOMIC: Final = abi.MPT_FLAG_ATOMIC
 
 SENDS: Final = frozenset({SEND, SEND_WITH_IMM, SEND_WITH_INV})
 WRITES: Final = frozenset({RDMA_WRITE, RDMA_WRITE_WITH_IMM})
 ATOMICS: Final = frozenset({CMP_AND_SWP, FETCH_AND_ADD})
 WITH_INLINE: Final = SENDS | WRITES
 SOLICITING: Final = SENDS | {RDMA_WRITE_WITH_IMM}
+UNRELIABLE_REQUEST: Final = SENDS | WRITES
+ANY_REQUEST: Final = UNRELIABLE_REQUEST | ATOMICS | {RDMA_READ}
 
 # What the requester does for an entry: an index into its routines.
 REFUSED: Final = 0
@@ -60,18 +65,38 @@ READS: Final = 2
 IS_ATOMIC: Final = 3
 INVALIDATES: Final = 4
 IS_DATAGRAM: Final = 5
+BINDS: Final = 6
 
 _RELIABLE: Final = {
     **dict.fromkeys(SENDS | WRITES, MOVES_DATA),
     RDMA_READ: READS,
     **dict.fromkeys(ATOMICS, IS_ATOMIC),
     LOCAL_INV: INVALIDATES,
+    BIND_MW: BINDS,
+}
+_UNRELIABLE: Final = {
+    **dict.fromkeys(UNRELIABLE_REQUEST, MOVES_DATA),
+    LOCAL_INV: INVALIDATES,
+    BIND_MW: BINDS,
 }
 _DATAGRAM: Final = dict.fromkeys((SEND, SEND_WITH_IMM), IS_DATAGRAM)
 _BY_TRANSPORT: Final[dict[int, dict[int, int]]] = {
     abi.QPC_TRANSPORT_RC: _RELIABLE,
+    abi.QPC_TRANSPORT_UC: _UNRELIABLE,
     abi.QPC_TRANSPORT_UD: _DATAGRAM,
+    abi.QPC_TRANSPORT_XRC_SEND: _RELIABLE,
 }
+
+#: The transport of the queue pairs that take what one of this transport sends; -1 for none.
+ARRIVES_AT: Final = tuple(
+    {
+        abi.QPC_TRANSPORT_RC: abi.QPC_TRANSPORT_RC,
+        abi.QPC_TRANSPORT_UC: abi.QPC_TRANSPORT_UC,
+        abi.QPC_TRANSPORT_UD: abi.QPC_TRANSPORT_UD,
+        abi.QPC_TRANSPORT_XRC_SEND: abi.QPC_TRANSPORT_XRC_RECV,
+    }.get(transport, -1)
+    for transport in range(8)
+)
 
 #: By transport * OPCODES + opcode.
 ACTIONS: Final = tuple(
@@ -94,6 +119,7 @@ COMPLETED_AS: Final = _by_opcode(
         CMP_AND_SWP: int(ibv_wc_opcode.IBV_WC_COMP_SWAP),
         FETCH_AND_ADD: int(ibv_wc_opcode.IBV_WC_FETCH_ADD),
         LOCAL_INV: int(ibv_wc_opcode.IBV_WC_LOCAL_INV),
+        BIND_MW: int(ibv_wc_opcode.IBV_WC_BIND_MW),
     }
 )
 
@@ -116,6 +142,8 @@ RNR_DELAYS_NS: Final = tuple(
     )
 )  # fmt: skip
 RNR_FOR_EVER: Final = 7
+#: How long an unreliable sender waits for a link that is busy before it looks again: 67 ms.
+BUSY_LINK_TIMEOUT: Final = 14
 
 
 def timeout_ns(code: int) -> int:

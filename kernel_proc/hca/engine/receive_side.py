@@ -27,7 +27,11 @@ from kernel_proc.hca.qp_table import QpTable, QueuePair
 from kernel_proc.hca.queue_buffer import BufferGone
 from kernel_proc.hca.srq_table import SharedReceiveQueue
 from kernel_proc.hca_abi import qp_transitions as states
-from kernel_proc.hca_abi.event_entries import EVENT_ACCESS_ERROR, EVENT_INVALID_REQUEST
+from kernel_proc.hca_abi.event_entries import (
+    EVENT_ACCESS_ERROR,
+    EVENT_COMMUNICATION_ESTABLISHED,
+    EVENT_INVALID_REQUEST,
+)
 from shared.verbs_enums import ibv_wc_flags
 
 _WORD_MASK: Final = ops.WORD_MASK
@@ -49,6 +53,11 @@ class ReceiveSide:
     def __init__(self, queue_pairs: QpTable, events: EventTable) -> None:
         self._queue_pairs: Final = queue_pairs
         self._events: Final = events
+
+    def established(self, qp: QueuePair, incoming: Incoming) -> None:
+        """Tell the owner of a queue pair in RTR, once, that its peer has begun."""
+        incoming.established = True
+        self._events.queue_pair(EVENT_COMMUNICATION_ESTABLISHED, qp.number)
 
     def take_entry(self, qp: QueuePair, incoming: Incoming) -> int:
         """Have the next receive entry in hand; 0, or why there is none.
@@ -81,6 +90,7 @@ class ReceiveSide:
         except BufferGone:
             is_good = False
             incoming.position = taken
+        incoming.srq = srq
         incoming.srq_position = taken
         return 0 if is_good else BAD_ENTRY
 
@@ -106,13 +116,13 @@ class ReceiveSide:
         counters.received_messages += 1
         counters.received_bytes += length
         srqn = 0
-        if incoming.srq_position >= 0:
+        cq = qp.receive_cq
+        if incoming.srq is not None:
             incoming.srq_position = -1
-            assert qp.srq is not None
-            srqn = qp.srq.number
+            srqn = incoming.srq.number
+            cq = cq or incoming.srq.cq
         elif qp.receive is not None:
             qp.receive.head = (incoming.position + 1) & _WORD_MASK
-        cq = qp.receive_cq
         if cq is None or not cq.add(
             qp.number, incoming.position, length, request.imm_data if wc_flags else 0,
             request.source_qpn, opcode, 0, 0, 0, wc_flags, 0, 0, 0, 0, srqn,
@@ -126,16 +136,23 @@ class ReceiveSide:
 
     def fail_entry(self, qp: QueuePair, incoming: Incoming, status: int) -> None:
         """End the entry in hand with an error, which takes the queue pair out of service."""
-        srqn = 0
-        position = incoming.position
         if incoming.srq_position >= 0:
-            incoming.srq_position = -1
-            srqn = qp.srq.number if qp.srq is not None else 0
-        elif qp.receive is not None:
+            self._end_shared(qp, incoming, status)
+        elif qp.receive is not None and qp.receive_cq is not None:
             position = qp.receive.take()
-        if qp.receive_cq is not None:
-            qp.receive_cq.post(qp.number, position, status, is_send=0, srqn=srqn)
+            qp.receive_cq.post(qp.number, position, status, is_send=0)
         self._queue_pairs.set_state(qp, states.ERR)
+
+    @staticmethod
+    def _end_shared(qp: QueuePair, incoming: Incoming, status: int) -> None:
+        """End an entry that was taken of a shared queue with an error."""
+        srq, position = incoming.srq, incoming.srq_position
+        incoming.srq_position = -1
+        if srq is None:
+            return
+        cq = qp.receive_cq or srq.cq
+        if cq is not None:
+            cq.post(qp.number, position, status, is_send=0, srqn=srq.number)
 
     def invalid(self, qp: QueuePair) -> Answer:
         """Refuse a request that no entry reports; an event does."""
@@ -153,3 +170,8 @@ class ReceiveSide:
         """End an entry that cannot be, and the message with it."""
         self.fail_entry(qp, incoming, ops.LOC_QP_OP_ERR)
         return REMOTE_OPERATION_ERROR
+
+
+def is_too_long(request: Request, mtu_shift: int) -> bool:
+    """Say whether packets are longer than the smaller of two MTUs that should be one."""
+    return request.opcode in ops.WITH_INLINE and request.length > 1 << mtu_shift

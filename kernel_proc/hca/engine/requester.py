@@ -12,16 +12,19 @@ from collections.abc import Callable
 from typing import Final
 
 from kernel_proc.hca import packets
-from kernel_proc.hca.device_memory import Piece
 from kernel_proc.hca.engine import operations as ops
-from kernel_proc.hca.engine.completer import Completer
+from kernel_proc.hca.engine.completer import STOP, Completer, packets_in_hand
 from kernel_proc.hca.engine.datagram_sender import DatagramSender
-from kernel_proc.hca.engine.pieces import is_shared, reach_elements, store_data
-from kernel_proc.hca.engine.private_copier import Copied, CopyJob, PrivateCopier
+from kernel_proc.hca.engine.pieces import is_shared, reach_elements
+from kernel_proc.hca.engine.private_copier import PrivateCopier
+from kernel_proc.hca.engine.remote_reads import RemoteReads
 from kernel_proc.hca.engine.rounds import BYTES_A_RUN, BYTES_A_TURN, Rounds
 from kernel_proc.hca.engine.send_entries import SOLICITED, read_send
+from kernel_proc.hca.engine.send_records import SendRecords
+from kernel_proc.hca.engine.sender_memory import SenderMemory
+from kernel_proc.hca.engine.windows import Windows
 from kernel_proc.hca.in_hand import Outgoing
-from kernel_proc.hca.packets import ACKNOWLEDGE, NO_DATA, Answer, Path, Request, make_grh
+from kernel_proc.hca.packets import ACKNOWLEDGE, NO_DATA, Answer, Data
 from kernel_proc.hca.port import Port
 from kernel_proc.hca.qp_table import QpTable, QueuePair
 from kernel_proc.hca.queue_buffer import BufferGone
@@ -30,18 +33,14 @@ from kernel_proc.hca.work_queue import WorkQueue
 from kernel_proc.hca_abi import qp_transitions as states
 from shared.doorbell_layout import RING_SEND
 
-_PSN_MASK: Final = ops.PSN_MASK
 _LOCAL_READ: Final = ops.LOCAL_READ
-_LOCAL_WRITE: Final = ops.LOCAL_WRITE
 _FIRST: Final = packets.FIRST
 _LAST: Final = packets.LAST
-_WHOLE: Final = packets.WHOLE
 _SOLICITED: Final = packets.SOLICITED
 _SOLICITING: Final = ops.SOLICITING
 _RTS: Final = states.RTS
 
-#: What a step answers beside the bytes it moved.
-STOP: Final = -1
+#: Does a piece of the entry in hand; returns bytes moved, or STOP.
 Step = Callable[[QueuePair, WorkQueue, Outgoing], int]
 
 
@@ -56,22 +55,26 @@ class Requester:
         ports: list[Port],
         completer: Completer,
         copier: PrivateCopier,
+        windows: Windows,
     ) -> None:
         self._queue_pairs: Final = queue_pairs
         self._rounds: Final = rounds
         self._translation: Final = translation
         self._reach: Final = translation.reach
-        self._ports: Final = ports
         self._completer: Final = completer
-        self._copier: Final = copier
-        datagrams = DatagramSender(translation, ports, completer, self._fetch)
+        self._arrived: Final = completer.arrived
+        self._records: Final = SendRecords(ports)
+        self._memory: Final = SenderMemory(translation, rounds, completer, copier)
+        self._reads: Final = RemoteReads(self._records, self._memory, completer)
+        datagrams = DatagramSender(translation, ports, completer, self._memory.fetch)
         self._steps: Final[tuple[Step, ...]] = (
             self._refuse,
             self._move,
-            self._read,
-            self._change,
-            self._invalidate,
+            self._reads.read,
+            self._reads.change,
+            windows.invalidate,
             datagrams.send,
+            windows.bind,
         )
         rounds.serve_with(RING_SEND, states.RTS, self.serve)
         rounds.serve_with(RING_SEND, states.SQD, self.serve)
@@ -118,265 +121,14 @@ class Requester:
         return False
 
     def _refuse(self, qp: QueuePair, queue: WorkQueue, out: Outgoing) -> int:
-        self._completer.failed(qp, ops.LOC_QP_OP_ERR)
+        return self._fail(qp, ops.LOC_QP_OP_ERR)
+
+    def _fail(self, qp: QueuePair, status: int) -> int:
+        self._completer.failed(qp, status)
         return STOP
 
     def _move(self, qp: QueuePair, queue: WorkQueue, out: Outgoing) -> int:
         """Send a chunk of a SEND or an RDMA WRITE."""
-        record = out.record
-        port = out.port
-        if (
-            record is None
-            or port is None
-            or out.context is not qp.context
-            or out.port_version != port.version
-        ):
-            record, port = self._make_record(qp, out)
-        shift = record.path[4]
-        done = out.done
-        length = out.length
-        if done:
-            flags = 0
-            count = length - done
-        else:
-            flags = _FIRST
-            count = length
-            if count > out.chunk and not self._check_elements(qp, out, _LOCAL_READ):
-                return STOP
-        data: memoryview | list[memoryview] | list[Piece]
-        if out.fetched is not None:
-            data = out.fetched
-            count = len(data)
-        elif count:
-            if count > out.chunk:
-                count = min(count, out.chunk >> shift << shift or 1 << shift)
-            elements = out.elements
-            try:
-                if len(elements) == 1:
-                    address, _, key = elements[0]
-                    data = self._reach(key, qp.context.pd, _LOCAL_READ, address + done, count)
-                else:
-                    data = reach_elements(
-                        self._translation, qp.context.pd, _LOCAL_READ, elements, done, count
-                    )
-            except TranslationFault:
-                self._completer.failed(qp, ops.LOC_PROT_ERR)
-                return STOP
-            if not isinstance(data, memoryview) and not is_shared(data):
-                return self._fetch(qp, out, data)
-        else:
-            data = NO_DATA
-        if done + count == length:
-            flags |= _LAST
-        run = (count + (1 << shift) - 1) >> shift or 1
-        opcode = out.opcode
-        if out.flags & SOLICITED and opcode in _SOLICITING:
-            flags |= _SOLICITED
-        record.opcode = opcode
-        record.flags = flags
-        record.psn = qp.send_psn
-        record.packets = run
-        record.length = length
-        record.offset = done
-        record.imm_data = out.imm_data
-        record.address = out.remote_address
-        record.rkey = out.rkey
-        record.data = data
-        out.chunk = count
-        answer = port.send(record)
-        record.data = NO_DATA
-        if answer.kind != ACKNOWLEDGE:
-            return self._refused(qp, out, answer)
-        return self._arrived(qp, queue, out, run, count, 0)
-
-    def _arrived(
-        self, qp: QueuePair, queue: WorkQueue, out: Outgoing, run: int, count: int, byte_len: int
-    ) -> int:
-        """Go on after an acknowledged run of packets."""
-        if not out.busy:
-            return STOP  # it was its own responder, and that failed
-        qp.send_psn = (qp.send_psn + run) & _PSN_MASK
-        out.again = 0
-        if out.done + count >= out.length:
-            out.fetched = None
-            self._completer.succeeded(qp, queue, out, byte_len)
-        else:
-            self._completer.went_on(qp, out, count)
-        return count
-
-    def _refused(self, qp: QueuePair, out: Outgoing, answer: Answer) -> int:
-        if not out.busy:
-            return STOP
-        out.again = out.chunk
-        return 0 if self._completer.refused(qp, out, answer) else STOP
-
-    def _read(self, qp: QueuePair, queue: WorkQueue, out: Outgoing) -> int:
-        """Ask for a chunk of an RDMA READ and store what comes."""
-        if not qp.context.sra_max:
-            return self._refuse(qp, queue, out)
-        done = out.done
-        if not done and not self._check_elements(qp, out, _LOCAL_WRITE):
-            return STOP
-        record, port = self._ready_record(qp, out)
-        shift = record.path.mtu_shift
-        count = out.length - done
-        if count > out.chunk:
-            count = min(count, out.chunk >> shift << shift or 1 << shift)
-        out.chunk = count
-        flags = _FIRST if not done else 0
-        record.flags = flags | (_LAST if done + count >= out.length else 0)
-        record.packets = (count + (1 << shift) - 1) >> shift or 1
-        record.offset = done
-        answer = port.send(record)
-        if answer.kind != ACKNOWLEDGE:
-            return self._refused(qp, out, answer)
-        return self._take_read(qp, queue, out, answer)
-
-    def _take_read(self, qp: QueuePair, queue: WorkQueue, out: Outgoing, answer: Answer) -> int:
-        """Store the answer to a read where the entry says."""
-        count = out.chunk
-        data = answer.data
-        size = len(data) if isinstance(data, memoryview) else sum(map(len, data))
-        if size != count:
-            self._completer.failed(qp, ops.BAD_RESP_ERR)
-            return STOP
-        shift = self._ready_record(qp, out)[0].path.mtu_shift
-        run = (count + (1 << shift) - 1) >> shift or 1
-        try:
-            stored = self._store(qp, queue, out, data, run, count)
-        except TranslationFault:
-            self._completer.failed(qp, ops.LOC_PROT_ERR)
-            return STOP
-        if not stored:
-            return STOP
-        return self._arrived(qp, queue, out, run, count, out.length)
-
-    def _store(
-        self,
-        qp: QueuePair,
-        queue: WorkQueue,
-        out: Outgoing,
-        data: memoryview | list[memoryview],
-        run: int,
-        count: int,
-    ) -> bool:
-        """Put a result into the entry's elements; False if that takes until a copy has ended."""
-        if not count:
-            return True
-        memory = reach_elements(
-            self._translation, qp.context.pd, _LOCAL_WRITE, out.elements, out.done, count
-        )
-        if isinstance(memory, memoryview) or is_shared(memory):
-            store_data(memory, data, out.done + count >= out.length)
-            return True
-
-        def stored(job: CopyJob) -> None:
-            if out.job is not job:
-                return
-            out.job = None
-            out.waiting = False
-            if job.failed:
-                self._completer.failed(qp, ops.LOC_PROT_ERR)
-            else:
-                self._arrived(qp, queue, out, run, count, out.length)
-                self._rounds.ready(queue)
-
-        out.waiting = True
-        held = b"".join(data if isinstance(data, list) else [data])
-        out.job = self._copier.write(memory, held, stored, self._users(qp, out))
-        return False
-
-    def _change(self, qp: QueuePair, queue: WorkQueue, out: Outgoing) -> int:
-        """Ask for an atomic operation and store the original value."""
-        if not qp.context.sra_max:
-            return self._refuse(qp, queue, out)
-        if not self._check_elements(qp, out, _LOCAL_WRITE):
-            return STOP
-        record, port = self._ready_record(qp, out)
-        out.chunk = ops.ATOMIC_LENGTH
-        record.flags = _WHOLE
-        record.packets = 1
-        record.offset = 0
-        answer = port.send(record)
-        if answer.kind != ACKNOWLEDGE:
-            return self._refused(qp, out, answer)
-        return self._take_original(qp, queue, out, answer)
-
-    def _take_original(self, qp: QueuePair, queue: WorkQueue, out: Outgoing, answer: Answer) -> int:
-        data = memoryview(answer.value.to_bytes(ops.ATOMIC_LENGTH, "little"))
-        try:
-            stored = self._store(qp, queue, out, data, 1, ops.ATOMIC_LENGTH)
-        except TranslationFault:
-            self._completer.failed(qp, ops.LOC_PROT_ERR)
-            return STOP
-        if not stored:
-            return STOP
-        return self._arrived(qp, queue, out, 1, ops.ATOMIC_LENGTH, ops.ATOMIC_LENGTH)
-
-    def _invalidate(self, qp: QueuePair, queue: WorkQueue, out: Outgoing) -> int:
-        """Do LOCAL_INV; every entry before it is complete."""
-        if not self._translation.invalidate(out.imm_data, qp.context.pd):
-            return self._refuse(qp, queue, out)
-        self._completer.succeeded(qp, queue, out, 0)
-        return 0
-
-    def answered(self, qpn: int, psn: int, answer: Answer) -> None:
-        """Take an answer that comes later than its request's call."""
-        qp = self._queue_pairs.find(qpn)
-        out = self._completer.answered(qp, psn) if qp is not None else None
-        if qp is None or out is None or qp.send is None:
-            return
-        if answer.kind != ACKNOWLEDGE:
-            if self._completer.refused(qp, out, answer):
-                self._rounds.ready(qp.send)
-            return
-        if out.action == ops.READS:
-            self._take_read(qp, qp.send, out, answer)
-        elif out.action == ops.IS_ATOMIC:
-            self._take_original(qp, qp.send, out, answer)
-        else:
-            count = out.chunk
-            shift = self._ready_record(qp, out)[0].path.mtu_shift
-            run = (count + (1 << shift) - 1) >> shift or 1
-            self._arrived(qp, qp.send, out, run, count, 0)
-        self._rounds.ready(qp.send)
-
-    def _check_elements(self, qp: QueuePair, out: Outgoing, rights: int) -> bool:
-        """Check all elements before the first byte; a fault ends the entry."""
-        pd = qp.context.pd
-        try:
-            for address, length, key in out.elements:
-                self._translation.find(key, pd, rights, address, length)
-        except TranslationFault:
-            self._completer.failed(qp, ops.LOC_PROT_ERR)
-            return False
-        return True
-
-    def _fetch(self, qp: QueuePair, out: Outgoing, pieces: list[Piece]) -> int:
-        """Have the next bytes copied out of private memory, and go on then."""
-
-        def fetched(job: CopyJob) -> None:
-            if out.job is not job:
-                return
-            out.job = None
-            if job.failed:
-                out.waiting = False
-                self._completer.failed(qp, ops.LOC_PROT_ERR)
-                return
-            out.fetched = job.buffer
-            self._completer.resume(qp)
-
-        out.waiting = True
-        out.job = self._copier.read(pieces, fetched, self._users(qp, out))
-        return STOP
-
-    def _users(self, qp: QueuePair, out: Outgoing) -> list[Copied]:
-        """Return what must not end before a copy for the entry in hand does."""
-        keys = (self._translation.named(key) for _, _, key in out.elements)
-        return [qp, *(key for key in keys if key is not None)]
-
-    def _ready_record(self, qp: QueuePair, out: Outgoing) -> tuple[Request, Port]:
-        """Return the record with the fields of the entry in hand, but for run and flags."""
         record, port = out.record, out.port
         if (
             record is None
@@ -384,34 +136,77 @@ class Requester:
             or out.context is not qp.context
             or out.port_version != port.version
         ):
-            record, port = self._make_record(qp, out)
+            record, port = self._records.make(qp, out)
+        shift = record.path[4]
+        done = out.done
+        flags = 0 if done else _FIRST
+        count = out.length - done
+        if count > out.chunk:
+            count = self._cut(qp, out, shift, count)
+            if not count:
+                return STOP
+        data: Data = NO_DATA
+        if out.fetched is not None:
+            data = out.fetched
+            count = len(data)
+        elif count:
+            elements = out.elements
+            try:
+                if len(elements) == 1:
+                    address, _, key = elements[0]
+                    memory = self._reach(key, qp.context.pd, _LOCAL_READ, address + done, count)
+                else:
+                    memory = reach_elements(
+                        self._translation, qp.context.pd, _LOCAL_READ, elements, done, count
+                    )
+            except TranslationFault:
+                return self._fail(qp, ops.LOC_PROT_ERR)
+            if not isinstance(memory, memoryview) and not is_shared(memory):
+                return self._memory.fetch(qp, out, memory)
+            data = memory
+        if done + count == out.length:
+            flags |= _LAST
+        run = (count + (1 << shift) - 1) >> shift or 1
+        if out.flags & SOLICITED and out.opcode in _SOLICITING:
+            flags |= _SOLICITED
         record.opcode = out.opcode
+        record.flags = flags
         record.psn = qp.send_psn
+        record.packets = run
         record.length = out.length
+        record.offset = done
         record.imm_data = out.imm_data
         record.address = out.remote_address
         record.rkey = out.rkey
-        record.compare_add = out.compare_add
-        record.swap = out.swap
-        return record, port
+        record.srqn = out.srqn
+        record.data = data
+        out.chunk = count
+        answer = port.send(record)
+        record.data = NO_DATA
+        if answer.kind != ACKNOWLEDGE:
+            return self._completer.not_acknowledged(qp, queue, out, answer)
+        return self._arrived(qp, queue, out, run, count, 0)
 
-    def _make_record(self, qp: QueuePair, out: Outgoing) -> tuple[Request, Port]:
-        """Make the record anew: the queue pair's attributes or the port's tables have changed."""
-        context = qp.context
-        port = self._ports[context.port - 1]
-        grh = b""
-        if context.path_grh:
-            grh = make_grh(
-                port.gid(context.path_sgid_index), context.path_dgid, context.path_flow_label,
-                context.path_traffic_class, context.path_hop_limit, 0,
-            )  # fmt: skip
-        path = Path(
-            port.lid, context.path_dlid, context.path_sl, port.pkeys[context.pkey_index],
-            context.mtu + ops.MTU_SHIFT, grh,
-        )  # fmt: skip
-        record = Request(path, context.transport, qp.number, context.remote_qpn)
-        out.record = record
-        out.context = context
-        out.port = port
-        out.port_version = port.version
-        return record, port
+    def _cut(self, qp: QueuePair, out: Outgoing, shift: int, count: int) -> int:
+        """Return how many bytes go in this run of a longer message; 0 if an element is no good."""
+        if not out.done and not self._memory.check(qp, out, _LOCAL_READ):
+            return 0
+        return min(count, out.chunk >> shift << shift or 1 << shift)
+
+    def answered(self, qpn: int, psn: int, answer: Answer) -> None:
+        """Take an answer that comes later than its request's call."""
+        qp = self._queue_pairs.find(qpn)
+        out = self._completer.answered(qp, psn) if qp is not None else None
+        if qp is None or out is None or qp.send is None:
+            return
+        queue = qp.send
+        if answer.kind != ACKNOWLEDGE:
+            self._completer.not_acknowledged(qp, queue, out, answer)
+        elif out.action == ops.READS:
+            self._reads.take_read(qp, queue, out, answer)
+        elif out.action == ops.IS_ATOMIC:
+            self._reads.take_original(qp, queue, out, answer)
+        else:
+            self._arrived(qp, queue, out, packets_in_hand(out), out.chunk, 0)
+        if not out.waiting:
+            self._rounds.ready(queue)

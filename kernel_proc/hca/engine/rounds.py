@@ -32,9 +32,9 @@ class Rounds:
     """The queues that have something to do, by session."""
 
     def __init__(self, doorbells: DoorbellPages) -> None:
-        self._pages: Final = doorbells.pages
+        self._rung_beside: Final = doorbells.rung_beside
         self._services: Final[list[Service | None]] = [None] * (4 * _STATES)
-        self._circle: Final[deque[DoorbellPage]] = deque()
+        self.circle: Final[deque[DoorbellPage]] = deque()  # of those that have ready queues
         self.turns = 0
         self.long_turn = False  # the last one moved more than a turn's bytes
 
@@ -54,23 +54,23 @@ class Rounds:
         page.ready.append(queue)
         if not page.in_circle:
             page.in_circle = True
-            self._circle.append(page)
+            self.circle.append(page)
 
     def turn(self) -> bool:
         """Serve the next queue of the next session; False when nothing is ready."""
-        if not self._circle:
+        if not self.circle:
             return False
-        page = self._circle.popleft()
+        page = self.circle.popleft()
         queues = page.ready
         queue = queues.popleft()
         queue.queued = False
         service = self._services[queue.kind * _STATES + queue.qp.state]
-        room = BYTES_A_TURN if queues or self._circle else BYTES_ALONE
+        room = BYTES_A_TURN if queues or self.circle else BYTES_ALONE
         if service is not None and service(queue, REQUESTS_A_TURN, room) and not queue.queued:
             queue.queued = True
             queues.append(queue)
         if queues:
-            self._circle.append(page)
+            self.circle.append(page)
         else:
             page.in_circle = False
         self.turns += 1
@@ -78,17 +78,15 @@ class Rounds:
 
     def others_wait(self, page: DoorbellPage) -> bool:
         """Say whether another session has rung meanwhile."""
-        if len(self._pages) == 1:
-            return False
-        return any(other.has_rung for other in self._pages.values() if other is not page)
+        return self._rung_beside(page)
 
     def clear(self) -> None:
         """Forget every queue: the device was stopped."""
-        for page in self._circle:
+        for page in self.circle:
             page.ready.clear()
             page.in_circle = False
-        self._circle.clear()
+        self.circle.clear()
 
     def inspect(self) -> dict[str, object]:
         """Return turns taken and queues ready."""
-        return {"turns": self.turns, "ready": sum(len(page.ready) for page in self._circle)}
+        return {"turns": self.turns, "ready": sum(len(page.ready) for page in self.circle)}

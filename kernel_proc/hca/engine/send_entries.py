@@ -14,7 +14,7 @@ from kernel_proc.hca.in_hand import Element, Outgoing
 from kernel_proc.hca.work_queue import WorkQueue
 from kernel_proc.hca_abi import contexts as abi
 from shared.verbs_enums import ibv_send_flags
-from shared.wqe_layout import SEND_HEAD, SEND_SGE_OFFSET, SGE
+from shared.wqe_layout import BIND_OFFSET, BIND_SEGMENT, SEND_HEAD, SEND_SGE_OFFSET, SGE
 
 FENCE: Final = int(ibv_send_flags.IBV_SEND_FENCE)
 SIGNALED: Final = int(ibv_send_flags.IBV_SEND_SIGNALED)
@@ -31,6 +31,8 @@ _OPCODES: Final = ops.OPCODES
 _ACTIONS: Final = ops.ACTIONS
 _WITH_INLINE: Final = ops.WITH_INLINE
 _INVALIDATES: Final = ops.INVALIDATES
+_BINDS: Final = ops.BINDS
+_BIND_PLACE: Final = BIND_OFFSET - SEND_SGE_OFFSET
 _IS_ATOMIC: Final = ops.IS_ATOMIC
 
 
@@ -94,6 +96,9 @@ def read_send(queue: WorkQueue, out: Outgoing) -> int:
     if action >= _IS_ATOMIC:
         if action == _IS_ATOMIC and length != ops.ATOMIC_LENGTH:
             return ops.LOC_LEN_ERR
-        if action == _INVALIDATES and count:
+        if count and action in (_INVALIDATES, _BINDS):
             return ops.LOC_QP_OP_ERR
+        if action == _BINDS:
+            start = place + _BIND_PLACE
+            out.vector = bytes(view[start : start + BIND_SEGMENT.size])
     return ops.SUCCESS

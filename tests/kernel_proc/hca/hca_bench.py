@@ -383,12 +383,15 @@ class BenchCq:
         self.bench.slots[bells.FIRST_SLOT_WORD + self.consumer_slot] = self.consumer
 
     def arm(self, solicited: bool = False, consumer: int | None = None) -> None:
+        self.ring_arm(solicited, consumer)
+        self.bench.settle()
+
+    def ring_arm(self, solicited: bool = False, consumer: int | None = None) -> None:
         self.sequence += 1
         word = self.sequence << bells.ARM_SEQUENCE_SHIFT
         word |= self.consumer if consumer is None else consumer
         word |= bells.ARM_SOLICITED if solicited else 0
         self.bench.ring(bells.RING_CQ_ARM, self.arm_slot, word)
-        self.bench.settle()
 
 
 class BenchQp:

@@ -196,6 +196,8 @@ def test_an_idle_process_sleeps(child: Child):
     assert child.run(op.NOP) == op.CMD_STAT_OK
     child.until(lambda: child.words[reg.HCA_SLEEPS_OFFSET // 8])
     assert words64(memoryview(child.status_page))[bells.STATUS_SLEEPS_WORD] == 1
+    place = words64(memoryview(child.status_page))[bells.STATUS_PROCESSOR_WORD] - 1
+    assert place in os.sched_getaffinity(0)
     stat = Path(f"/proc/{child.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     assert stat[0] == "S" or child.words[reg.HCA_SLEEPS_OFFSET // 8]
 

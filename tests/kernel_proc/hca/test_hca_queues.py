@@ -154,6 +154,18 @@ def test_arming_behind_an_entry_gives_the_event_at_once(bench: Bench):
     assert bench.completions() == []
 
 
+@pytest.mark.parametrize("solicited", [False, True])
+def test_what_was_polled_before_the_arm_is_seen_raises_no_event(bench: Bench, solicited: bool):
+    cq = bench.make_cq()
+    add(cq, 2, solicited=1)
+    cq.ring_arm(consumer=1, solicited=solicited)
+    cq.poll()
+    bench.settle()
+    assert bench.completions() == []
+    add(cq, 1, solicited=1)
+    assert bench.completions() == [cq.cqn]  # it is armed
+
+
 def test_solicited_arms_wait_for_solicited_entries_or_errors(bench: Bench):
     cq = bench.make_cq()
     add(cq, 1, solicited=1)

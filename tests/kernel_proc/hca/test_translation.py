@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_proc.hca.device_memory import BusError, DeviceMemory
+from kernel_proc.hca.memory_window import MemoryWindow
 from kernel_proc.hca.translation import (
     FaultReason,
     MemoryKey,
@@ -65,9 +66,12 @@ def test_an_access_that_is_not_granted_is_a_fault(changes: dict[str, int], reaso
 
 
 def test_a_window_that_is_not_bound_grants_nothing():
-    translation = table([0x10000], PAGE, flags=READ)
-    with pytest.raises(TranslationFault):
-        runs(translation, 0, 1)
+    translation = table([0x10000], PAGE)
+    window = MemoryWindow(abi.MptEntry(0, 0, 41 << 8, PD, 0, 0))
+    translation.insert(41, window)
+    for length in (0, 1):
+        with pytest.raises(TranslationFault):
+            runs(translation, 0, length, key=41 << 8)
 
 
 def test_a_key_taken_back_names_nothing():
@@ -190,26 +194,26 @@ def memory_table(bus_pages: list[int]) -> tuple[Translation, DeviceMemory, memor
 
 
 @pytest.mark.parametrize(
-    ("pages", "is_window"), [([0, PAGE, 2 * PAGE], True), ([0, 2 * PAGE, PAGE], False)]
+    ("pages", "is_view"), [([0, PAGE, 2 * PAGE], True), ([0, 2 * PAGE, PAGE], False)]
 )
-def test_contiguous_memory_is_reached_by_a_window(pages: list[int], is_window: bool):
+def test_contiguous_memory_is_reached_by_a_view(pages: list[int], is_view: bool):
     translation, _, view = memory_table(pages)
     view[:] = bytes(range(256)) * (8 * PAGE // 256)
     view[pages[1]] = 99
     reached = translation.reach(KEY, PD, FLAGS, 0x1000 + PAGE - 1, 3)
-    assert isinstance(reached, memoryview) == is_window
+    assert isinstance(reached, memoryview) == is_view
     parts = [reached] if isinstance(reached, memoryview) else reached
     assert b"".join(parts) == bytes([255, 99, 1])  # type: ignore[arg-type]  # none is private
-    assert (translation.page_look_ups > 0) != is_window
+    assert (translation.page_look_ups > 0) != is_view
 
 
 @pytest.mark.parametrize("how", ["key", "segment", "translation", "neighbour", "all"])
-def test_a_window_closes_with_what_it_stands_on(how: str):
+def test_a_view_closes_with_what_it_stands_on(how: str):
     translation, memory, view = memory_table([0, PAGE])
     translation.reach(KEY, PD, FLAGS, 0x1000, 1)
     key = translation.named(KEY)
     assert key is not None
-    assert key.window is not None
+    assert key.view is not None
     if how == "key":
         translation.remove(40)
     elif how == "segment":
@@ -227,25 +231,7 @@ def test_a_window_closes_with_what_it_stands_on(how: str):
         translation.write_mtt(28, bytes(8))  # in the same segment of the MTT
     else:
         translation.configure(10, 13)
-    assert key.window is None
+    assert key.view is None
     if how != "segment":
         memory.remove(1)
     view.release()  # nobody has a view of it
-
-
-@pytest.mark.parametrize(
-    ("flags", "length", "pd", "expected"),
-    [
-        (FLAGS, PAGE, PD, False),  # a region
-        (READ, PAGE, PD, True),  # a bound window
-        (READ, 0, PD, False),  # an unbound one
-        (READ, PAGE, PD + 1, False),
-    ],
-)
-def test_only_a_bound_window_is_invalidated_and_once(
-    flags: int, length: int, pd: int, expected: bool
-):
-    translation = table([0x10000], PAGE)
-    translation.insert(40, MemoryKey(abi.MptEntry(flags, 0, KEY, PD, 0x1000, length)))
-    assert translation.invalidate(KEY, pd) is expected
-    assert not translation.invalidate(KEY, pd)

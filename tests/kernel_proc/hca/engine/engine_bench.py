@@ -28,6 +28,9 @@ INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
 FENCE = int(ibv_send_flags.IBV_SEND_FENCE)
 ALL_RIGHTS = RIGHTS | abi.MPT_FLAG_ATOMIC
 ALL_ACCESS = 2 | 4 | 8
+XRC = (abi.QPC_TRANSPORT_XRC_SEND, abi.QPC_TRANSPORT_XRC_RECV)
+DOMAIN = 5
+SRQ_STRIDE = 256
 NO_VECTOR = bytes(ADDRESS_VECTOR.size)
 Elements = Sequence[tuple[int, int, int]]
 
@@ -81,11 +84,12 @@ class User:
         self.qpn = qpn
         self.send_cq: BenchCq = bench.make_cq(cqn=qpn - 1900 + 128, log_size=cq_log)
         self.receive_cq: BenchCq = bench.make_cq(cqn=qpn - 1900 + 256, log_size=cq_log)
-        receives = 0 if srqn else entries
+        receives = 0 if srqn or transport in XRC else entries
+        sends = 0 if transport == abi.QPC_TRANSPORT_XRC_RECV else entries
         self.send_stride, self.receive_stride = send_stride, receive_stride
         self.send_offset = receives * receive_stride
-        length = self.send_offset + entries * send_stride
-        self.key, self.bus = bench.region(length)
+        length = max(1, self.send_offset + sends * send_stride)
+        self.key, self.bus = bench.region(length, pd=attributes.get("pd", PD))
         self.mask = entries - 1
         self.entries = entries
         self.send_slot, self.receive_slot = bench.slot(), bench.slot()
@@ -98,7 +102,7 @@ class User:
             uar=UAR,
             wqe_lkey=self.key,
             send_offset=self.send_offset,
-            send_entries=entries,
+            send_entries=sends,
             send_stride=send_stride,
             receive_entries=receives,
             receive_stride=receive_stride if receives else 0,
@@ -204,6 +208,40 @@ def put_receive(view: memoryview, elements: Elements, count: int | None = None) 
     view[RECEIVE_HEAD.size : RECEIVE_HEAD.size + len(body)] = body
 
 
+class SharedQueue:
+    """An SRQ and its owner's ring; of XRC with `cq`, where its messages complete."""
+
+    def __init__(
+        self, bench: Bench, srqn: int = 70, entries: int = 16, pd: int = PD,
+        cq: BenchCq | None = None, xrcd: int = DOMAIN,
+    ) -> None:  # fmt: skip
+        self.bench, self.srqn, self.entries = bench, srqn, entries
+        self.key, self.bus = bench.region(entries * SRQ_STRIDE, pd=pd)
+        self.slot = bench.slot()
+        self.posted = 0
+        self.cq = cq
+        context = abi.SrqContext(srqn, pd, UAR, self.key, entries, SRQ_STRIDE, self.slot, 0)
+        if cq is not None:
+            context = context._replace(flags=abi.SRQ_IS_XRC, xrcd=xrcd, cqn=cq.cqn)
+        bench.ok(op.SW2HW_SRQ, modifier=srqn, inbox=abi.SRQ_CONTEXT.pack(*context))
+
+    def post(self, elements: Elements = (), count: int | None = None) -> int:
+        place = self.bus + self.posted % self.entries * SRQ_STRIDE
+        put_receive(self.bench.at(place, SRQ_STRIDE), elements, count)
+        self.posted += 1
+        self.bench.ring(bells.RING_SRQ, self.slot, self.posted)
+        return self.posted - 1
+
+    def arm(self, limit: int) -> None:
+        self.bench.ok(op.ARM_SRQ, modifier=self.srqn, in_param=limit)
+
+    def receives(self) -> list[Cqe]:
+        """Completions of an XRC queue."""
+        assert self.cq is not None
+        self.bench.settle()
+        return self.cq.poll()
+
+
 def vector(dlid: int = 1, port: int = 1, **fields: int | bytes) -> bytes:
     """An address vector."""
     values: dict[str, int | bytes] = {
@@ -222,6 +260,23 @@ def engine_bench(settings: HcaSettings | None = None) -> Bench:
     bench.events(reg.ASYNC_EQ)
     assert all(port.state == 4 for port in bench.tables.ports)
     return bench
+
+
+def xrc_queue(bench: Bench, number: int = 0, **arguments: int) -> SharedQueue:
+    """An XRC SRQ with a CQ of its own."""
+    cq = bench.make_cq(cqn=400 + number, log_size=6)
+    return SharedQueue(bench, 70 + number, cq=cq, **arguments)
+
+
+def xrc_pair(bench: Bench, number: int = 0, **arguments: object) -> tuple[User, User]:
+    """A sender and a target of XRC, connected, in RTS; the target is of DOMAIN."""
+    qpn = 2000 + 2 * number
+    values: dict[str, object] = {"xrcd": DOMAIN, **arguments}
+    one = User(bench, qpn, transport=XRC[0], **values)  # type: ignore[arg-type]  # passed on
+    other = User(bench, qpn + 1, transport=XRC[1], **values)  # type: ignore[arg-type]
+    one.connect(other)
+    other.connect(one)
+    return one, other
 
 
 def pair(bench: Bench, **arguments: object) -> tuple[User, User]:

@@ -87,8 +87,9 @@ LOCAL = [
     ),
     *(
         Local(f"opcode {name}", name, lambda near, bench: {}, ops.LOC_QP_OP_ERR)
-        for name in ("BIND_MW", "TSO", "FLUSH", "ATOMIC_WRITE")
+        for name in ("TSO", "FLUSH", "ATOMIC_WRITE")
     ),
+    Local("bind of nothing", "BIND_MW", lambda near, bench: {}, ops.MW_BIND_ERR),
     *(
         Local(
             f"inline {name}", name,

@@ -13,12 +13,15 @@ from kernel_proc.hca_abi import qp_transitions as table
 from shared import doorbell_layout as bells
 from tests.kernel_proc.hca.engine.engine_bench import (
     ALL_RIGHTS,
+    SRQ_STRIDE,
     Region,
     User,
     engine_bench,
     pair,
     vector,
     wr,
+    xrc_pair,
+    xrc_queue,
 )
 from tests.kernel_proc.hca.hca_bench import Bench
 
@@ -30,17 +33,21 @@ ERRORS = {
 
 
 class Crowd:
-    """Two pairs and a datagram pair of one bad user, and a pair of somebody good."""
+    """A pair of each kind of one bad user, a shared queue of his, and a pair of somebody good."""
 
     def __init__(self) -> None:
         self.bench = bench = engine_bench()
         self.good = pair(bench)
         self.bad = []
-        for first, transport in ((2010, abi.QPC_TRANSPORT_RC), (2020, abi.QPC_TRANSPORT_UD)):
+        kinds = (abi.QPC_TRANSPORT_RC, abi.QPC_TRANSPORT_UC, abi.QPC_TRANSPORT_UD)
+        for first, transport in zip((2010, 2020, 2022), kinds, strict=True):
             users = [User(bench, first + n, transport=transport) for n in range(2)]
             users[0].connect(users[1])
             users[1].connect(users[0])
             self.bad += users
+        sender, self.target = xrc_pair(bench, 15)
+        self.bad.append(sender)
+        self.shared = xrc_queue(bench)
         self.near = Region(bench, 1 << 16)
         self.guard = Region(bench, 1 << 16, flags=ALL_RIGHTS & ~abi.MPT_FLAG_REMOTE_WRITE
                             & ~abi.MPT_FLAG_LOCAL_WRITE & ~abi.MPT_FLAG_ATOMIC)  # fmt: skip
@@ -60,6 +67,7 @@ class Crowd:
         kinds = {kind for kind, _ in bench.async_events()}
         for user in self.bad:
             assert user.state in (table.RTS, table.ERR, table.SQE)
+        assert self.target.state in (table.RTS, table.ERR)
         lost = any(user.state == table.ERR for user in self.bad)
         statuses = [c.status for user in self.bad for c in user.send_cq.poll(publish=False)]
         statuses += [c.status for user in self.bad for c in user.receive_cq.poll(publish=False)]
@@ -77,7 +85,7 @@ def scribble(crowd: Crowd, randomness: random.Random) -> None:
     bench = crowd.bench
     for _ in range(randomness.randrange(1, 12)):
         user = randomness.choice(crowd.bad)
-        what = randomness.randrange(8)
+        what = randomness.randrange(10)
         if what <= 2:
             ring = bench.at(user.bus, user.send_offset + user.entries * user.send_stride)
             start = randomness.randrange(len(ring) - 256)
@@ -100,8 +108,15 @@ def scribble(crowd: Crowd, randomness: random.Random) -> None:
         elif what == 6:
             place = bells.RING_WORD + randomness.randrange(bells.RING_ENTRIES)
             bench.slots[place] = randomness.getrandbits(64)
-        else:
+        elif what == 7:
             bench.slots[bells.RUNG_WORD] += randomness.choice([1, 3, 5000])
+        elif what == 8:
+            ring = bench.at(crowd.shared.bus, crowd.shared.entries * SRQ_STRIDE)
+            start = randomness.randrange(len(ring) - 64)
+            ring[start : start + 64] = randomness.randbytes(64)
+        else:
+            word = randomness.choice([0, 1, 5, 15, 16, 17, 2**64 - 1])
+            bench.ring(bells.RING_SRQ, crowd.shared.slot, word)
 
 
 def work(crowd: Crowd, randomness: random.Random) -> None:
@@ -113,7 +128,10 @@ def work(crowd: Crowd, randomness: random.Random) -> None:
     length = randomness.choice([0, 1, 8, 600, 70_000])
     element = (max(0, address), length, key)
     if randomness.random() < 0.5:
-        user.receive([element] * randomness.randrange(4))
+        if user.context.transport == abi.QPC_TRANSPORT_XRC_SEND:
+            crowd.shared.post([element] * randomness.randrange(4))
+        else:
+            user.receive([element] * randomness.randrange(4))
         return
     user.send(
         randomness.randrange(18),
@@ -123,6 +141,7 @@ def work(crowd: Crowd, randomness: random.Random) -> None:
         vector=randomness.choice([vector(), randomness.randbytes(48)]),
         qpn=randomness.choice([other.qpn for other in crowd.bad]),
         count=randomness.choice([None, None, None, 25, 2**32 - 1]),
+        srqn=randomness.choice([crowd.shared.srqn, crowd.shared.srqn, randomness.getrandbits(32)]),
     )
 
 

@@ -2,57 +2,25 @@
 
 import ctypes
 import mmap
-import os
-import random
-import threading
-import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from kernel_proc.hca.engine import operations as ops
-from kernel_proc.hca.engine import private_copier
 from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi import contexts as abi
 from kernel_proc.hca_abi import qp_transitions as table
 from kernel_proc.hca_abi import registers as reg
 from tests.kernel_proc.hca.engine.engine_bench import ALL_RIGHTS, Region, User, pair, vector, wr
+from tests.kernel_proc.hca.engine.private_memory import (
+    LENGTH,
+    SEGMENT,
+    Gate,
+    PrivateRegion,
+    step_until,
+)
 from tests.kernel_proc.hca.hca_bench import PAGE, Bench
 
-SEGMENT = 9
-LENGTH = 400 * 1024
 Ends = tuple[User, User]
-
-
-class PrivateRegion:
-    """Registered memory of this very process, which no segment holds."""
-
-    def __init__(self, bench: Bench, length: int = LENGTH, flags: int = ALL_RIGHTS) -> None:
-        self.map = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.start = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-        self.length = length
-        pages = range(self.start, self.start + length, PAGE)
-        bus = [SEGMENT << reg.SEGMENT_SHIFT | page for page in pages]
-        self.key = bench.mpt(bus, length, start=self.start, flags=flags)
-
-    def at(self, offset: int = 0, length: int | None = None) -> tuple[int, int, int]:
-        return self.start + offset, self.length - offset if length is None else length, self.key
-
-    @property
-    def view(self) -> memoryview:
-        return memoryview(self.map)
-
-    def fill(self, seed: int) -> bytes:
-        data = random.Random(seed).randbytes(self.length)
-        self.map[:] = data
-        return data
-
-
-@pytest.fixture
-def private_bench(bench: Bench) -> Iterator[Bench]:
-    bench.device.add_segment(SEGMENT, None, os.open("/proc/self/mem", os.O_RDWR))
-    yield bench
-    bench.device.close()
 
 
 WHERE = [(True, False), (False, True), (True, True)]
@@ -190,38 +158,6 @@ def test_what_a_key_may_write_is_what_was_pinned_for_writing(private_bench: Benc
     one.send(wr("RDMA_WRITE"), [near.at(0, 8)], remote=(far.start, far.key))
     assert [c.status for c in one.sends()] == [ops.REM_ACCESS_ERR]
     assert far.view == before
-
-
-class Gate:
-    """A copy that waits until it is let go."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.entered = threading.Event()
-        self.open = threading.Event()
-        write = private_copier._write
-
-        def waits(descriptor: int, address: int, data: memoryview) -> None:
-            self.entered.set()
-            assert self.open.wait(20)
-            write(descriptor, address, data)
-
-        monkeypatch.setattr(private_copier, "_write", waits)
-
-
-@pytest.fixture
-def gate(private_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    made = Gate(monkeypatch)
-    private_bench.tables.engine.copier.use_threads(lambda: None)
-    yield made
-    made.open.set()
-
-
-def step_until(bench: Bench, condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        bench.device.run_once()
-        os.sched_yield()
 
 
 def test_others_go_on_while_one_waits_for_a_page(private_bench: Bench, gate: Gate):

@@ -9,38 +9,13 @@ from kernel_proc.hca_abi import event_entries as eqe
 from kernel_proc.hca_abi import qp_transitions as table
 from shared import doorbell_layout as bells
 from tests.kernel_proc.hca.engine.engine_bench import (
-    Elements,
     Region,
+    SharedQueue,
     User,
-    put_receive,
     vector,
     wr,
 )
-from tests.kernel_proc.hca.hca_bench import PD, UAR, Bench
-
-STRIDE = 256
-
-
-class SharedQueue:
-    """An SRQ and its owner's ring."""
-
-    def __init__(self, bench: Bench, srqn: int = 70, entries: int = 16, pd: int = PD) -> None:
-        self.bench, self.srqn, self.entries = bench, srqn, entries
-        self.key, self.bus = bench.region(entries * STRIDE, pd=pd)
-        self.slot = bench.slot()
-        self.posted = 0
-        context = abi.SrqContext(srqn, pd, UAR, self.key, entries, STRIDE, self.slot, 0)
-        bench.ok(op.SW2HW_SRQ, modifier=srqn, inbox=abi.SRQ_CONTEXT.pack(*context))
-
-    def post(self, elements: Elements = (), count: int | None = None) -> int:
-        place = self.bus + self.posted % self.entries * STRIDE
-        put_receive(self.bench.at(place, STRIDE), elements, count)
-        self.posted += 1
-        self.bench.ring(bells.RING_SRQ, self.slot, self.posted)
-        return self.posted - 1
-
-    def arm(self, limit: int) -> None:
-        self.bench.ok(op.ARM_SRQ, modifier=self.srqn, in_param=limit)
+from tests.kernel_proc.hca.hca_bench import PD, Bench
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def test_the_last_bytes_of_a_message_come_last(
         stored.append(len(target))
         store(target, source)
 
-    monkeypatch.setattr("kernel_proc.hca.engine.responder.store", watched)
+    monkeypatch.setattr("kernel_proc.hca.engine.incoming_writes.store", watched)
     one, _ = ends
     near, far = Region(bench, 1 << 21), Region(bench, 1 << 21)
     data = near.fill(9)
