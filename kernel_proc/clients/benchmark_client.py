@@ -20,6 +20,7 @@ from kernel_proc.clients.irp_client import BuiltIrp, HandBuiltIrp, ReusedIrp
 from kernel_proc.clients.kernel_floors import ClockReading, MemoryCopy, PrivateCopy, ThreadSwitch
 from kernel_proc.clients.timed_loop import Batch, Stopped, TimedLoop
 from kernel_proc.clients.trace_control import TRACE_CODES, control_trace
+from kernel_proc.clients.transfer_client import TransferLoop
 from kernel_proc.clients.verbs_client import ProgramLoop, read_command_journal
 from kernel_proc.io_manager.cancellation import release_cancel_spin_lock, set_cancel_routine
 from kernel_proc.io_manager.completion import complete_request
@@ -41,6 +42,7 @@ from shared.ioctl_codes import (
     IOCTL_BENCHMARK_RUN,
     IOCTL_COMMAND_JOURNAL,
     IOCTL_QUERY_COUNTERS,
+    IOCTL_TRANSFER_RUN,
     IOCTL_VERBS_RUN,
     NOOP_DEVICE,
 )
@@ -190,6 +192,9 @@ def _device_control(device: DeviceObject, irp: Irp) -> int:
         if location.io_control_code == IOCTL_VERBS_RUN:
             programs = ProgramLoop.planned_by(device.io, irp, location)
             return _start(extension, irp, programs, programs.perform, "verbs")
+        if location.io_control_code == IOCTL_TRANSFER_RUN:
+            transfers = TransferLoop.planned_by(device.io, irp, location)
+            return _start(extension, irp, transfers, transfers.perform, "transfers")
         if location.io_control_code != IOCTL_BENCHMARK_RUN:
             raise RaisedStatus(STATUS_INVALID_DEVICE_REQUEST, "unknown control code")
         run = _read_run(irp, location.input_buffer_length, location.output_buffer_length)

@@ -7,47 +7,34 @@ Rules: a system thread at PASSIVE_LEVEL, but for the reading of the journal, whi
 Spec: shared/verb_program.py; channel_interface/verbs_table.py; WDK, IoGetDeviceObjectPointer.
 """
 
-import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kernel_proc.channel_interface.command_journal import (
     IOCTL_INTERNAL_READ_JOURNAL,
     CommandJournal,
     CommandRecord,
 )
-from kernel_proc.channel_interface.verbs_table import IOCTL_INTERNAL_QUERY_VERBS, VerbsTable
+from kernel_proc.channel_interface.verbs_table import VerbsTable
 from kernel_proc.clients.timed_loop import TimedLoop
+from kernel_proc.clients.verbs_connection import ask_driver, opened_verbs
 from kernel_proc.hca_abi.command_opcodes import COMMANDS
-from kernel_proc.io_manager.create_close import get_device_object_pointer
-from kernel_proc.io_manager.device_stack import call_driver
-from kernel_proc.io_manager.io_build import build_device_io_control_request
-from kernel_proc.io_manager.irp import get_next_irp_stack_location
-from kernel_proc.io_manager.stack_location import IoStatusBlock
-from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.raised_status import RaisedStatus
 from shared import verb_codes as codes
 from shared.clock import now_ns
-from shared.ioctl_codes import FILE_READ_ACCESS, FILE_WRITE_ACCESS
 from shared.journal_layout import JOURNAL_HEAD, JOURNAL_RECORD
 from shared.message_codec import MessageError, decode_as, encode
 from shared.messages import VerbsRun
 from shared.nt_status import (
     STATUS_BUFFER_TOO_SMALL,
-    STATUS_INSUFFICIENT_RESOURCES,
     STATUS_INVALID_DEVICE_REQUEST,
     STATUS_INVALID_PARAMETER,
     STATUS_NO_SUCH_DEVICE,
-    STATUS_PENDING,
-    nt_success,
 )
 from shared.verb_codes import HCA_DEVICE, IOCTL_REG_MR
 from shared.verb_messages import RegMr
 from shared.verb_program import MOST_REGISTERS, ProgramError, VerbStep, unpack_program
 
 if TYPE_CHECKING:
-    from kernel_proc.io_manager.driver_object import DeviceObject
-    from kernel_proc.io_manager.file_object import FileObject
     from kernel_proc.io_manager.irp import IoStackLocation, Irp
     from kernel_proc.io_manager.namespace import IoManager
 
@@ -64,6 +51,9 @@ _MAKERS: Final = frozenset(
         codes.IOCTL_CREATE_SRQ,
         codes.IOCTL_CREATE_QP,
         codes.IOCTL_OPEN_XRCD,
+        codes.IOCTL_ALLOC_MW,
+        codes.IOCTL_ALLOC_DM,
+        codes.IOCTL_REG_DM_MR,
     }
 )
 _ENDERS: Final = frozenset(
@@ -75,13 +65,15 @@ _ENDERS: Final = frozenset(
         codes.IOCTL_DESTROY_SRQ,
         codes.IOCTL_DESTROY_QP,
         codes.IOCTL_CLOSE_XRCD,
+        codes.IOCTL_DEALLOC_MW,
+        codes.IOCTL_FREE_DM,
     }
 )
-#: Every verb but those a kernel client does not have: opening, notification, rereg_mr.
+#: Every verb but those a kernel client does not have: opening, sharing, notification, rereg_mr.
 _CLIENTS_VERBS: Final = frozenset(
     code
     for code, name in codes.VERB_NAMES.items()
-    if not name.startswith(("open_context", "get_", "rereg_mr"))
+    if not name.startswith(("open_context", "export_", "import_", "get_", "rereg_mr"))
 )
 _SAMPLE: Final = 8
 _BREATHE_EVERY: Final = 4  # passes; a verb that waits lets others run anyway
@@ -126,7 +118,7 @@ class ProgramLoop(TimedLoop):
 
     def perform(self) -> None:
         """Open the device, perform set-up and passes, and close it."""
-        with _opened(self._io) as table:
+        with opened_verbs(self._io) as table:
             for step in self._setup:
                 self._do(table, step)
             for _ in range(self.warmup):
@@ -184,49 +176,6 @@ def _is_modest(setup: list[VerbStep], program: list[VerbStep]) -> bool:
     return sum(registered) <= LARGEST_REGION
 
 
-@contextlib.contextmanager
-def _opened(io: "IoManager") -> Iterator[VerbsTable]:
-    """Open the HCA's device and get the driver's table; the file is closed at the end."""
-    thread = io.processor.current_thread
-    assert thread is not None, "not in a thread"
-    status, file, device = get_device_object_pointer(
-        io, thread, HCA_DEVICE, FILE_READ_ACCESS | FILE_WRITE_ACCESS
-    )
-    if file is None or device is None:
-        raise RaisedStatus(status, "the HCA's device cannot be opened")
-    try:
-        yield _query_table(file, device)
-    finally:
-        file.dereference()
-
-
-def _query_table(file: "FileObject", device: "DeviceObject") -> VerbsTable:
-    found: list[VerbsTable] = []
-    _ask_driver(device, IOCTL_INTERNAL_QUERY_VERBS, None, found, file)
-    return found[0]
-
-
-def _ask_driver(
-    device: "DeviceObject",
-    code: int,
-    argument: object,
-    found: list[Any],
-    file: "FileObject | None" = None,
-) -> None:
-    """Send an internal request whose answer the driver appends to `found`."""
-    event, iosb = Event(device.processor, notification=True), IoStatusBlock()
-    irp = build_device_io_control_request(code, device, argument, 0, found, 0, True, event, iosb)
-    if irp is None:
-        raise RaisedStatus(STATUS_INSUFFICIENT_RESOURCES, "internal request to the HCA driver")
-    get_next_irp_stack_location(irp).file_object = file
-    status = call_driver(device, irp)
-    if status == STATUS_PENDING:
-        event.wait()
-        status = iosb.status
-    if not nt_success(status) or not found:
-        raise RaisedStatus(status or STATUS_NO_SUCH_DEVICE, "internal request to the HCA driver")
-
-
 def read_command_journal(io: "IoManager", irp: "Irp", location: "IoStackLocation") -> int:
     """Answer which commands the verbs after a number took, as journal_layout says.
 
@@ -242,7 +191,7 @@ def read_command_journal(io: "IoManager", irp: "Irp", location: "IoStackLocation
         raise RaisedStatus(STATUS_NO_SUCH_DEVICE, "there is no HCA")
     found: list[CommandJournal] = []
     (after,) = JOURNAL_HEAD.unpack(bytes(irp.system_buffer)[: JOURNAL_HEAD.size])
-    _ask_driver(device, IOCTL_INTERNAL_READ_JOURNAL, after, found)
+    ask_driver(device, IOCTL_INTERNAL_READ_JOURNAL, after, found)
     journal = found[0]
     fitting = (room - JOURNAL_HEAD.size) // JOURNAL_RECORD.size
     records = journal.records[-fitting:] if fitting else []

@@ -6,6 +6,7 @@ Spec: shared/doorbell_layout.py; Linux mthca_uar.c (driver_uar).
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -56,14 +57,18 @@ class KernelDoorbells:
 
 
 class DoorbellUse(Resource):
-    """A context's use of the segment; every queue of the context holds it."""
+    """A context's use of the segment; every queue of the context holds it.
+
+    `on_end` is called when it ends, before the segment may go.
+    """
 
     kind = "kernel doorbells"
 
-    __slots__ = ("doorbells",)
+    __slots__ = ("doorbells", "on_end")
 
     def __init__(self, context: "Context") -> None:
         super().__init__(context)
+        self.on_end: Callable[[], object] = lambda: None
         notification = notification_of(context.driver)
         if notification.kernel_doorbells is None:
             notification.kernel_doorbells = KernelDoorbells(context.driver)
@@ -72,6 +77,7 @@ class DoorbellUse(Resource):
 
     def destroy(self, driver: "HcaDriver") -> None:
         """End the use; the last one takes the segment back."""
+        self.on_end()
         self.doorbells.users -= 1
         if not self.doorbells.users:
             notification_of(driver).kernel_doorbells = None
