@@ -7,20 +7,43 @@ _T = TypeVar("_T")
 #: Where a class is known from, if it is not the module that defines it.
 _PUBLIC: Final = {
     "address_attributes": "addr",
+    "comp_channel": "cq",
     "completion": "cq",
+    "completion_queue": "cq",
+    "cq_ex": "cq",
+    "cq_ex_attributes": "cq",
     "device_attributes": "device",
+    "device_context": "device",
     "device_queries": "device",
+    "dm": "device",
+    "dm_mr": "mr",
+    "memory_region": "mr",
+    "memory_windows": "mr",
+    "mr_ex": "mr",
+    "parent_domain": "pd",
     "port_attributes": "device",
+    "protection_domain": "pd",
     "qp_attributes": "qp",
+    "qp_capabilities": "qp",
+    "qp_ex": "qp",
+    "qp_init_attr": "qp",
+    "qp_init_attr_ex": "qp",
+    "queue_pair": "qp",
+    "queue_pair_life": "qp",
     "srq_attributes": "srq",
 }
 
 
+#: What programs know the common base of some classes as.
+_CLASSES: Final = {"CompletionQueue": "CQ", "EventTarget": "CQ", "QueuePairLife": "QP"}
+
+
 def type_name(kind: type) -> str:
     """Name a class as programs know it: `pyverbs.addr.GID`."""
+    name = _CLASSES.get(kind.__qualname__, kind.__qualname__)
     package, _, module = kind.__module__.rpartition(".")
     if package == __name__.rpartition(".")[0]:
-        return f"pyverbs.{_PUBLIC.get(module, module)}.{kind.__qualname__}"
+        return f"pyverbs.{_PUBLIC.get(module, module)}.{name}"
     return kind.__qualname__
 
 

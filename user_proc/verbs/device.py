@@ -9,26 +9,11 @@ Rules: any thread. After a fork the child opens a context of its own.
 Spec: rdma-core, pyverbs/device.pyx; ibv_open_device(3), ibv_get_async_event(3); docs/verbs.md.
 """
 
-import contextlib
-import errno
-import os
-from typing import ClassVar, Final, NoReturn
+from typing import Final
 
-from shared.nt_status import (
-    STATUS_CONNECTION_DISCONNECTED,
-    STATUS_INVALID_CONNECTION,
-    STATUS_INVALID_DEVICE_REQUEST,
-    STATUS_IO_DEVICE_ERROR,
-    STATUS_NO_SUCH_DEVICE,
-    STATUS_OBJECT_NAME_NOT_FOUND,
-)
-from shared.verb_codes import (
-    HCA_DEVICE,
-)
+from shared.verb_codes import HCA_DEVICE
 from shared.verbs_enums import ibv_node_type, ibv_transport_type
-from user_proc.errors import NtStatusError, SofthcaError
 from user_proc.process import UserProcess
-from user_proc.verbs.argument_types import optional
 from user_proc.verbs.base import PyverbsObject
 from user_proc.verbs.c_integers import IntLike, to_int
 from user_proc.verbs.device_attributes import (
@@ -44,7 +29,8 @@ from user_proc.verbs.device_attributes import (
     TMCaps,
     TSOCaps,
 )
-from user_proc.verbs.device_queries import DeviceQueries, swapped64
+from user_proc.verbs.device_context import AsyncEvent, Context
+from user_proc.verbs.device_queries import swapped64
 from user_proc.verbs.device_strings import (
     guid_format,
     guid_to_hex,
@@ -63,14 +49,13 @@ from user_proc.verbs.device_strings import (
     translate_transport_type,
     width_to_str,
 )
-from user_proc.verbs.kernel_connection import join_kernel
+from user_proc.verbs.dm import DM, AllocDmAttr
 from user_proc.verbs.port_attributes import GIDEntry, PortAttr
-from user_proc.verbs.printing import lines
-from user_proc.verbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
-from user_proc.verbs.session_events import AsynchronousEvent, SessionEvents
-from user_proc.verbs.verb_session import FORKED, VerbRefusal, VerbSession
+from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 
 __all__ = [
+    "DM",
+    "AllocDmAttr",
     "AsyncEvent",
     "CQModerationCaps",
     "CompCntrCaps",
@@ -108,10 +93,6 @@ __all__ = [
     "width_to_str",
 ]
 
-#: How opening a dead HCA's device is refused, and its doorbells.
-_DEAD: Final = (STATUS_IO_DEVICE_ERROR, STATUS_CONNECTION_DISCONNECTED)
-_NOT_THERE: Final = (STATUS_OBJECT_NAME_NOT_FOUND, STATUS_INVALID_DEVICE_REQUEST)
-
 
 class Device(PyverbsObject):
     """A device there is; `name` is bytes, `guid` in host order."""
@@ -135,31 +116,6 @@ class Device(PyverbsObject):
         )
 
 
-class AsyncEvent(PyverbsObject):
-    """An asynchronous event; destroying the object it names waits until it is acknowledged."""
-
-    def __init__(self, event_type: IntLike = 0) -> None:
-        super().__init__()
-        self.event_type: Final = to_int(event_type)
-        self._unread: AsynchronousEvent | None = None
-
-    def ack(self) -> None:
-        """Acknowledge it; a second time changes nothing."""
-        event, self._unread = self._unread, None
-        if event is not None and event.about is not None:
-            event.about.asynchronous.acknowledge(1)
-
-    @classmethod
-    def of(cls, event: AsynchronousEvent) -> "AsyncEvent":
-        """Make what the program gets of a queued event."""
-        made = cls(event.event_type)
-        made._unread = event
-        return made
-
-    def __str__(self) -> str:
-        return lines(24, [("Event Type", translate_event_type(self.event_type))])
-
-
 class FdArr(PyverbsObject):
     """An array of descriptors."""
 
@@ -171,163 +127,6 @@ class FdArr(PyverbsObject):
     def close(self) -> None:
         """Forget them."""
         self.arr, self.count = [], 0
-
-
-class Context(DeviceQueries):
-    """An opening of a device: what all other objects are made on."""
-
-    KIND: ClassVar[str] = "Context"
-    CHILD_ORDER: ClassVar[tuple[str, ...]] = ("QP", "CompChannel", "CQ", "PD", "SRQ", "XRCD")
-
-    def __init__(
-        self,
-        *,
-        name: str | None = None,
-        kernel: str | None = None,
-        process: UserProcess | None = None,
-    ) -> None:
-        super().__init__(str(name))
-        if name is None:
-            raise PyverbsUserError("Device name must be provided")
-        optional("process", process, UserProcess)
-        try:
-            self._connection: Final = join_kernel(kernel, process)
-        except SofthcaError as error:
-            raise PyverbsRDMAError(f"Failed to open device {name}", reason=str(error)) from error
-        try:
-            self._open()
-        except BaseException:
-            self._connection.leave()
-            raise
-        self.logger.debug("Opened device %s", name)
-
-    def _open(self) -> None:
-        name, process = self.name, self._connection.process
-        try:
-            device, doorbells = self._connection.open_device(name)
-        except NtStatusError as error:
-            self._refuse(error.status, error)
-        except SofthcaError as error:
-            raise PyverbsRDMAError(
-                f"Failed to open device {name}", errno.EIO, reason=str(error)
-            ) from error
-        try:
-            try:
-                session = VerbSession(process, device, doorbells)
-                self.events = SessionEvents(session)
-            except VerbRefusal as refusal:
-                if isinstance(refusal.__cause__, NtStatusError):
-                    self._refuse(refusal.__cause__.status, refusal.__cause__)
-                raise refusal.error(f"Failed to open device {name}") from refusal
-        except BaseException:
-            with contextlib.suppress(SofthcaError):  # why it failed is what counts
-                device.close()
-            raise
-        self._session = session
-
-    def _refuse(self, status: int, error: NtStatusError) -> NoReturn:
-        """Raise for a device that cannot be opened, or is no HCA."""
-        if status in _NOT_THERE:
-            raise PyverbsRDMAError(f"Failed to find device {self.name}") from error
-        if status == STATUS_NO_SUCH_DEVICE:
-            raise PyverbsRDMAError(
-                f"Failed to find device {self.name}", reason=str(error)
-            ) from error
-        if status in _DEAD:
-            raise PyverbsRDMAError(
-                f"Failed to open device {self.name}",
-                errno.EIO,
-                reason="the device has failed and has not been reset",
-            ) from error
-        over = status == STATUS_INVALID_CONNECTION  # the kernel is just stopping
-        number = errno.EIO if over else error.errno or errno.EIO
-        raise PyverbsRDMAError(
-            f"Failed to open device {self.name}", number, reason=str(error)
-        ) from error
-
-    @property
-    def context(self) -> int:
-        """The kernel's handle of the file: there is no C structure with an address."""
-        return self.session().device.handle
-
-    @property
-    def num_comp_vectors(self) -> int:
-        """Completion vectors."""
-        return self.session().opened.completion_vectors
-
-    # Asynchronous events
-
-    @property
-    def async_fd(self) -> int:
-        """A descriptor that is readable exactly while an asynchronous event waits."""
-        session = self.session()
-        if session.trouble and not session.dead:
-            raise session.trouble_error("Failed to get async event")
-        self._want_events()
-        return self.events.asynchronous.fd
-
-    def get_async_event(self) -> AsyncEvent:
-        """Take the oldest asynchronous event, waiting for one; it must be acknowledged.
-
-        With `async_fd` set non-blocking, EAGAIN when none waits.
-        """
-        session, text = self.session(), "Failed to get async event"
-        if session.trouble and not session.dead:
-            raise session.trouble_error(text)
-        self._want_events()
-        queue = self.events.asynchronous
-        event = queue.take()
-        if event is None and not os.get_blocking(queue.fd):
-            raise PyverbsRDMAError(text, errno.EAGAIN, reason="no event waits")
-        if event is None:
-            event = self.events.wait_for(queue)
-        if event is None:
-            raise session.trouble_error(text)
-        return AsyncEvent.of(event)
-
-    def _want_events(self) -> None:
-        if self.session().dead:
-            return  # what has come can still be taken
-        try:
-            self.events.want_asynchronous()
-        except VerbRefusal as refusal:
-            raise refusal.error("Failed to get async event") from refusal
-
-    # The end
-
-    def close(self) -> None:
-        """Close every object of the context, then the device."""
-        with self._closing:
-            session = self._session
-            if session is None:
-                return
-            if session.trouble == FORKED:
-                raise PyverbsUserError(f"the Context cannot be closed: {FORKED}")
-            self._close_children()
-            self.events.close()
-            try:
-                session.close()
-            except SofthcaError as error:
-                raise PyverbsRDMAError(
-                    f"Failed to close device {self.name}", errno.EIO, reason=str(error)
-                ) from error
-            self._session = None
-            self.events.release()
-            self._connection.leave()
-            self.logger.debug("Closed device %s", self.name)
-
-    def __del__(self) -> None:
-        session = getattr(self, "_session", None)
-        if session is not None and session.trouble != FORKED:
-            self._session = None
-            events = self.events
-            events.pump.abandon()
-
-            def close() -> None:
-                session.close()
-                events.release()
-
-            self._connection.forget(close)
 
 
 def get_device_list(

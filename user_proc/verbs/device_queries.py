@@ -9,20 +9,24 @@ import struct
 from typing import Any, ClassVar, Final, TypeVar
 
 from shared.verb_codes import (
+    IOCTL_QUERY_CLOCK,
     IOCTL_QUERY_DEVICE,
+    IOCTL_QUERY_DEVICE_EX,
     IOCTL_QUERY_GID,
     IOCTL_QUERY_PKEY,
     IOCTL_QUERY_PORT,
 )
 from shared.verb_messages import (
+    DeviceClock,
     PortQuery,
     QueryDevice,
+    QueryDeviceEx,
     QueryGid,
     QueryPkey,
     QueryPort,
     VerbMessage,
 )
-from shared.verbs_enums import ibv_gid_type
+from shared.verbs_enums import ibv_gid_type, ibv_values_mask
 from user_proc.verbs.address_attributes import GID
 from user_proc.verbs.argument_types import optional
 from user_proc.verbs.base import Parent
@@ -35,6 +39,7 @@ from user_proc.verbs.verb_session import VerbRefusal, VerbSession
 
 _M = TypeVar("_M")
 
+_RAW_CLOCK: Final = int(ibv_values_mask.IBV_VALUES_MASK_RAW_CLOCK)
 _LANES: Final = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _SPEEDS: Final = {1: 25, 2: 50, 4: 100, 8: 100, 16: 140, 32: 250, 64: 500, 128: 1000, 256: 2000}
 
@@ -61,15 +66,15 @@ class DeviceQueries(Parent):
         return _device_attributes(self._ask(f"device {self.name}", QueryDevice, IOCTL_QUERY_DEVICE))
 
     def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
-        """Query the extended attributes; this device has no more than the plain ones."""
-        optional("ex_input", ex_input, QueryDeviceExInput)
-        answer = self._ask(f"EX device {self.name}", QueryDevice, IOCTL_QUERY_DEVICE)
-        made = DeviceAttrEx.of(
-            {
-                "device_cap_flags_ex": answer.device_cap_flags,
-                "phys_port_cnt_ex": answer.phys_port_cnt,
-            }
-        )
+        """Query the extended attributes; of what the device lacks all is 0."""
+        given, text = optional("ex_input", ex_input, QueryDeviceExInput), f"EX device {self.name}"
+        if given is not None and given.comp_mask:
+            raise PyverbsRDMAError(
+                f"Failed to query {text}", errno.EINVAL, reason="comp_mask of the input must be 0"
+            )
+        answer = self._ask(text, QueryDevice, IOCTL_QUERY_DEVICE)
+        further = self._ask(text, QueryDeviceEx, IOCTL_QUERY_DEVICE_EX)
+        made = DeviceAttrEx.of({**_fields(further), "phys_port_cnt_ex": answer.phys_port_cnt})
         made.orig_attr = _device_attributes(answer)
         return made
 
@@ -155,14 +160,20 @@ class DeviceQueries(Parent):
         raise PyverbsRDMAError(text, reason="the port's table does not hold it")
 
     def query_rt_values_ex(self, comp_mask: IntLike = 1) -> tuple[int, int]:
-        """Refuse: the device has no clock to be read."""
-        to_u32(comp_mask)
-        self.session()
-        raise PyverbsRDMAError(
-            "Failed to query real time values",
-            errno.EOPNOTSUPP,
-            reason="the device has no clock that can be read",
-        )
+        """Read the device's clock: seconds, always 0, and ticks, in which completions are stamped.
+
+        A tick is a nanosecond (`hca_core_clock` says so).
+        """
+        text, mask = "Failed to query real time values", to_u32(comp_mask)
+        if mask & ~_RAW_CLOCK:
+            raise PyverbsRDMAError(
+                text, errno.EOPNOTSUPP, reason="the device has no more than its raw clock"
+            )
+        try:
+            clock = self.session().call(DeviceClock, IOCTL_QUERY_CLOCK)
+        except VerbRefusal as refusal:
+            raise refusal.error(text) from refusal
+        return 0, clock.raw_ns if mask else 0
 
     def find_gid(self, port: int, raw: bytes) -> int | None:
         """Give the index of a GID in a port's table, None if it is not there."""

@@ -1,9 +1,10 @@
 """Notification requests kept pended in the driver, and their events handed to whom they concern.
 
 The events of one kind are asked for with handle 0, any object of the context, once somebody wants
-them. One request, or for completions two, is always pended: the listener hands an event over and
-leaves it to a thread of its own to ask again, since a listener must not wait. With a kernel in
-this very process there are no threads: whoever waits asks again.
+them. Of one kind there is one request; of completions there are two, and twice as many each time
+half of them have ended, up to a bound. The listener hands an event over and leaves it to a thread
+of its own to ask again, when half have ended, since a listener must not wait. With a kernel in this
+very process there are no threads: whoever waits asks again.
 
 Rules: `Sink` is called by the listener and neither waits nor raises.
 Spec: docs/notification.md; WinOF core/al/kernel/al_proxy_verbs.c.
@@ -28,8 +29,10 @@ from shared.verb_codes import VERB_NAMES, VERB_RESULT
 from shared.verb_messages import Event, Object
 from shared.verb_reasons import VerbReason
 from user_proc.errors import CallInProgress, SofthcaError
+from user_proc.transport.burst_port import MOST_AT_ONCE
 from user_proc.transport.field_limits import UnpackableField
 from user_proc.transport.inproc_channel import InprocChannel
+from user_proc.transport.thread_port import Answer
 from user_proc.verbs.reasons import reason_text
 from user_proc.verbs.verb_session import VerbSession
 
@@ -37,6 +40,8 @@ from user_proc.verbs.verb_session import VerbSession
 Sink = Callable[[Event], None]
 
 _OUTPUT_LENGTH: Final = 64
+_MOST_AHEAD: Final = 16  # requests of one kind
+_SHARE: Final = 4  # one part in so many of what the process may have pended is enough for this
 _ANY_OBJECT: Final = encode(Object(0))
 
 
@@ -47,7 +52,7 @@ class _Stream:
 
     def __init__(self, code: int, depth: int, sink: Sink) -> None:
         self.code: Final = code
-        self.depth: Final = depth
+        self.depth = depth
         self.sink: Final = sink
         self.out = 0
         self.over = False
@@ -128,7 +133,7 @@ class EventPump:
             self._session.die(f"{VERB_NAMES[stream.code]} was answered with {error}")
             return
         stream.sink(event)
-        if not self.in_process and not stream.over:
+        if not self.in_process and not stream.over and stream.out == stream.depth // 2:
             self._wanted.put(stream)
 
     def lost(self, error: SofthcaError) -> None:
@@ -152,45 +157,67 @@ class EventPump:
         """Ask again, whenever something has come, until the end."""
         while (stream := self._wanted.get()) is not None:
             try:
+                self._grow(stream)
                 self._fill(stream)
             except SofthcaError as error:
                 self.lost(error)
                 return
+
+    def _grow(self, stream: _Stream) -> None:
+        """Have more pended of what comes fast: asking again in a burst costs others less."""
+        channel, twice = self._channel, 2 * stream.depth
+        if isinstance(channel, InprocChannel) or not 1 < stream.depth < _MOST_AHEAD:
+            return
+        if _SHARE * (len(channel.outstanding) + twice) <= channel.max_requests:
+            stream.depth = twice
 
     def _count(self, stream: _Stream, change: int) -> None:
         with self._lock:
             stream.out += change
 
     def _fill(self, stream: _Stream) -> None:
-        while stream.out < stream.depth and not stream.over and not self._closed:
-            self._submit(stream)
+        while (lacking := stream.depth - stream.out) > 0 and not stream.over and not self._closed:
+            self._submit(stream, min(lacking, MOST_AT_ONCE))
 
-    def _submit(self, stream: _Stream) -> None:
-        """Send one request; its answer, or else the listener, completes it."""
+    def _submit(self, stream: _Stream, number: int) -> None:
+        """Send so many requests; their answers, or else the listener, complete them."""
         port = self._channel.port()
         listener = self._channel.listener()
-        request_id = port.take_request_id()
         request = _EventRequest(self, stream)
-        self._count(stream, 1)
-        # Before it is sent: the completion may be here before the answer is.
+        request_ids = [port.take_request_id() for _ in range(number)]
+        expected: list[int] = []
+        self._count(stream, number)
+        # Before they are sent: a completion may be here before the answer is.
         try:
-            listener.expect(request_id, request)
+            for request_id in request_ids:
+                listener.expect(request_id, request)
+                expected.append(request_id)
         except BaseException:
-            self._count(stream, -1)
+            self._take_back(stream, number, expected)
             raise
         try:
-            answer, body = port.call(
-                KIND_DEVICE_CONTROL, FLAG_INPUT_INLINE | FLAG_OUTPUT_INLINE,
-                self._session.device.handle, stream.code, 0, 0, 0, len(_ANY_OBJECT),
-                _OUTPUT_LENGTH, 0, 0, _ANY_OBJECT, request, request_id,
+            port.call_each(
+                request_ids, KIND_DEVICE_CONTROL, FLAG_INPUT_INLINE | FLAG_OUTPUT_INLINE,
+                self._session.device.handle, stream.code, _OUTPUT_LENGTH, _ANY_OBJECT,
+                lambda *answered: self._answered(stream, *answered),
             )  # fmt: skip
         except (CallInProgress, UnpackableField):  # nothing was sent
-            listener.forget(request_id)
-            self._count(stream, -1)
+            self._take_back(stream, number, request_ids)
             raise
+
+    def _take_back(self, stream: _Stream, number: int, expected: list[int]) -> None:
+        """Undo the preparations of requests that were not sent."""
+        for request_id in expected:
+            self._channel.listener().forget(request_id)
+        self._count(stream, -number)
+
+    def _answered(
+        self, stream: _Stream, request_id: int, answer: Answer, body: bytes | None
+    ) -> None:
+        """Take the first answer to a request; most are pended."""
         if answer[2] & FLAG_COMPLETION_FOLLOWS:
             return
-        listener.forget(request_id)
+        self._channel.listener().forget(request_id)
         if answer[2] & FLAG_IOSB_WRITTEN:
             self.take(stream, answer[9], body or b"")
         else:

@@ -10,16 +10,21 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
+from shared.verbs_enums import ibv_access_flags, ibv_mw_type, ibv_send_flags, ibv_wr_opcode
 from shared.verbs_enums import ibv_qp_type as qp_type
-from shared.verbs_enums import ibv_send_flags, ibv_wr_opcode
 from user_proc.provider.receive_ring import SharedReceiveRing
 from user_proc.provider.send_ring import SendRing
+from user_proc.verbs.memory_windows import MW, MWBindInfo
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 from user_proc.verbs.wr import RecvWR, SendWR
 
 _MOST_BYTES: Final = 1 << 31
 _ATOMIC_BYTES: Final = 8
 _INLINE: Final = int(ibv_send_flags.IBV_SEND_INLINE)
+_BIND_MW: Final = int(ibv_wr_opcode.IBV_WR_BIND_MW)
+_TYPE_1: Final = int(ibv_mw_type.IBV_MW_TYPE_1)
+_TYPE_2: Final = int(ibv_mw_type.IBV_MW_TYPE_2)
+_ZERO_BASED: Final = int(ibv_access_flags.IBV_ACCESS_ZERO_BASED)
 
 _RC: Final = int(qp_type.IBV_QPT_RC)
 _UC: Final = int(qp_type.IBV_QPT_UC)
@@ -85,7 +90,26 @@ def require_send(wr: SendWR, kind: int, max_sge: int, max_inline: int) -> None:
             raise Unfit(errno.EINVAL, f"remote address {wr.remote_addr:#x} is not a multiple of 8")
     if kind == _UD and wr.ah is None:
         raise Unfit(errno.EINVAL, "a datagram needs an address handle: call set_wr_ud")
+    if opcode == _BIND_MW and not wr.is_by_bind_mw:
+        _require_type_2(wr)
     wr.note_fit(kind, max_sge, max_inline)
+
+
+def _require_type_2(wr: SendWR) -> None:
+    if not wr.window_type:
+        raise Unfit(errno.EINVAL, "a bind needs a window: call set_bind_wr")
+    if wr.window_type != _TYPE_2:
+        raise Unfit(errno.EINVAL, "windows of type 1 are bound by QP.bind_mw")
+
+
+def require_bind(mw: MW, info: MWBindInfo) -> None:
+    """Raise Unfit for what QP.bind_mw cannot bind."""
+    if mw.type != _TYPE_1:
+        raise Unfit(errno.EINVAL, "windows of type 2 are bound by IBV_WR_BIND_MW requests")
+    if info.mw_access_flags & _ZERO_BASED:
+        raise Unfit(errno.EINVAL, "windows of type 1 cannot have IBV_ACCESS_ZERO_BASED")
+    if info.mr.pd.handle != mw.pd.handle:
+        raise Unfit(errno.EPERM, "the region is of another protection domain than the window")
 
 
 def require_receive(wr: RecvWR, max_sge: int) -> None:
@@ -95,7 +119,11 @@ def require_receive(wr: RecvWR, max_sge: int) -> None:
 
 
 def post_sends(
-    ring: SendRing, first: SendWR, bad: SendWR | None, check: Callable[[SendWR], None]
+    ring: SendRing,
+    first: SendWR,
+    bad: SendWR | None,
+    check: Callable[[SendWR], None],
+    text: str = "Failed to post send",
 ) -> None:
     """Post a chain to a send queue."""
     wr: SendWR | None = first
@@ -111,9 +139,7 @@ def post_sends(
         except Unfit as unfit:
             if bad is not None and wr is not None:
                 bad.take_over(wr)
-            raise PyverbsRDMAError(
-                "Failed to post send", unfit.errno, reason=unfit.reason
-            ) from unfit
+            raise PyverbsRDMAError(text, unfit.errno, reason=unfit.reason) from unfit
         finally:
             if put:
                 ring.publish()

@@ -10,7 +10,9 @@ from shared.verbs_enums import ibv_qp_attr_mask as mask
 from shared.verbs_enums import ibv_qp_state as state
 from shared.verbs_enums import ibv_qp_type as qp_type
 from user_proc.verbs.address_attributes import GID, AHAttr, GlobalRoute
-from user_proc.verbs.qp_attributes import QPAttr, QPCap, QPInitAttr
+from user_proc.verbs.qp_attributes import QPAttr
+from user_proc.verbs.qp_capabilities import QPCap
+from user_proc.verbs.qp_init_attr import QPInitAttr
 from user_proc.verbs.utils import GID_LENGTH
 
 _U32: Final = 0xFFFF_FFFF

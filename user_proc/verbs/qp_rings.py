@@ -13,19 +13,18 @@ from shared.doorbell_layout import RING_SEND
 from shared.verb_messages import CreateQp, QpCreated
 from shared.verbs_enums import ibv_qp_type
 from shared.wqe_layout import receive_stride, ring_entries, send_stride
-from user_proc.process import UserProcess
 from user_proc.provider.cq_ring import CqRing
 from user_proc.provider.doorbell_writer import DoorbellWriter
 from user_proc.provider.queue_table import QueueTable
 from user_proc.provider.receive_ring import ReceiveRing
 from user_proc.provider.send_ring import SendRing
-from user_proc.verbs.queue_memory import QueueMemory
+from user_proc.verbs.queue_memory import QueueAllocator, QueueMemory
 
 _XRC_SEND: Final = int(ibv_qp_type.IBV_QPT_XRC_SEND)
 _XRC_RECV: Final = int(ibv_qp_type.IBV_QPT_XRC_RECV)
 
 
-def memory_for(process: UserProcess, request: CreateQp) -> tuple[QueueMemory, CreateQp]:
+def memory_for(allocator: QueueAllocator, request: CreateQp) -> tuple[QueueMemory, CreateQp]:
     """Allocate the memory a queue pair needs, and say so in its request."""
     end = length = 0
     if request.qp_type not in (_XRC_SEND, _XRC_RECV) and not request.srq:
@@ -33,7 +32,7 @@ def memory_for(process: UserProcess, request: CreateQp) -> tuple[QueueMemory, Cr
     if request.qp_type != _XRC_RECV and request.max_send_wr:
         stride = send_stride(request.max_send_sge, request.max_inline_data)
         length = -(-end // stride) * stride + ring_entries(request.max_send_wr) * stride
-    memory = QueueMemory(process, length)
+    memory = QueueMemory(allocator, length)
     return memory, request._replace(buffer=memory.address, buffer_length=memory.length)
 
 

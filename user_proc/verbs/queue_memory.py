@@ -7,12 +7,10 @@ Spec: madvise(2), MADV_DONTFORK; pitfall: a child that writes into its parent's 
 import ctypes
 import errno
 import mmap
-from typing import Final
+from typing import Final, Protocol
 
 from shared.segment import round_to_pages
 from user_proc.errors import NtStatusError, SofthcaError
-from user_proc.memory.arena import ArenaBuffer
-from user_proc.process import UserProcess
 from user_proc.verbs.verb_session import VerbRefusal
 
 #: Queues that would need more are refused by their numbers, before any memory is taken.
@@ -22,19 +20,40 @@ _madvise: Final = ctypes.CDLL(None, use_errno=True).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
+class QueueBuffer(Protocol):
+    """Memory in an arena."""
+
+    address: int
+    length: int
+
+    @property
+    def view(self) -> memoryview:
+        """Give the bytes themselves."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class QueueAllocator(Protocol):
+    """Who gives queues their memory: the process, or a parent domain's program."""
+
+    def allocate(self, length: int, *, page_aligned: bool = False) -> QueueBuffer:
+        """Give memory; SofthcaError or VerbRefusal if there is none."""
+
+
 class QueueMemory:
     """Zeroed, page-aligned memory of a queue; none at all for a queue without entries."""
 
     __slots__ = ("_buffer", "address", "length")
 
-    def __init__(self, process: UserProcess, length: int) -> None:
-        self._buffer: ArenaBuffer | None = None
+    def __init__(self, allocator: QueueAllocator, length: int) -> None:
+        self._buffer: QueueBuffer | None = None
         self.address = 0
         self.length = length if length <= MOST_BYTES else 0
         if not self.length:
             return
         try:
-            buffer = process.allocate(round_to_pages(length), page_aligned=True)
+            buffer = allocator.allocate(round_to_pages(length), page_aligned=True)
         except SofthcaError as error:
             number = error.errno if isinstance(error, NtStatusError) else errno.EIO
             code = errno.ENOMEM if isinstance(error, NtStatusError) else number

@@ -21,6 +21,7 @@ from user_proc.verbs.argument_types import optional, require
 from user_proc.verbs.base import Parent
 from user_proc.verbs.c_integers import IntLike, to_int
 from user_proc.verbs.device import Context
+from user_proc.verbs.parent_domain import RESOURCE_SRQ
 from user_proc.verbs.pd import PD
 from user_proc.verbs.posting import post_receives
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
@@ -110,7 +111,11 @@ class SRQ(VerbObject):
         session = self._session
         stride = receive_stride(min(request.max_sge, 1 << 16))
         length = ring_entries(request.max_wr) * stride
-        memory = QueueMemory(session.process, length)
+        allocator = None
+        for domain in parents:
+            if isinstance(domain, PD):
+                allocator = domain.queue_allocator(RESOURCE_SRQ)
+        memory = QueueMemory(allocator or session.process, length)
         asked = CreateSrq(
             request.pd,
             request.srq_type,

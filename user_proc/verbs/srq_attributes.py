@@ -7,7 +7,7 @@ from shared.verbs_enums import ibv_srq_type
 from user_proc.verbs.argument_types import optional
 from user_proc.verbs.base import PyverbsObject
 from user_proc.verbs.c_integers import CField, IntLike, ReadOnly, to_int, to_u32
-from user_proc.verbs.cq import CQ
+from user_proc.verbs.completion_queue import CompletionQueue
 from user_proc.verbs.pd import PD
 from user_proc.verbs.xrcd import XRCD
 
@@ -66,7 +66,7 @@ class SrqInitAttrEx(PyverbsObject):
         self.max_ops = 0
         self._pd: PD | None = None
         self._xrcd: XRCD | None = None
-        self._cq: CQ | None = None
+        self._cq: CompletionQueue | None = None
 
     @property
     def pd(self) -> PD | None:
@@ -87,13 +87,13 @@ class SrqInitAttrEx(PyverbsObject):
         self._xrcd = optional("val", val, XRCD)
 
     @property
-    def cq(self) -> CQ | None:
+    def cq(self) -> CompletionQueue | None:
         """The completion queue of an XRC queue."""
         return self._cq
 
     @cq.setter
-    def cq(self, val: CQ | None) -> None:
-        self._cq = optional("val", val, CQ)
+    def cq(self, val: CompletionQueue | None) -> None:
+        self._cq = optional("val", val, CompletionQueue)
 
     def grant(self, max_wr: int, max_sge: int) -> None:
         """Take what was granted."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
-from shared.verbs_enums import ibv_rereg_mr_err_code
+from shared.verbs_enums import ibv_rereg_mr_err_code, ibv_send_flags
 from user_proc.verbs.pyverbs_error import PyverbsUserError
 
 GID_LENGTH: Final = 16
@@ -98,6 +98,11 @@ def rereg_error_to_str(code: int) -> str:
         return ibv_rereg_mr_err_code(code).name
     except ValueError:
         return f"Unknown error ({code})"
+
+
+def names_of_send_flags(flags: int) -> str:
+    """List send flags."""
+    return names_of_flags(flags, ibv_send_flags)
 
 
 def names_of_flags(flags: int, members: Iterable[IntEnum]) -> str:

@@ -16,11 +16,12 @@ from shared.wqe_layout import ADDRESS_VECTOR, RECEIVE_HEAD, SEND_HEAD
 from shared.wqe_layout import SGE as ELEMENT
 from user_proc.verbs.addr import AH
 from user_proc.verbs.argument_types import optional, require
-from user_proc.verbs.base import PyverbsCM
+from user_proc.verbs.base import PyverbsCM, inc_rkey
 from user_proc.verbs.c_integers import CField, IntLike, to_int, to_u32, to_u64
+from user_proc.verbs.memory_windows import MW, MWBindInfo
 from user_proc.verbs.printing import lines
 from user_proc.verbs.pyverbs_error import PyverbsUserError
-from user_proc.verbs.utils import names_of_flags
+from user_proc.verbs.utils import names_of_send_flags
 
 _INLINE: Final = int(ibv_send_flags.IBV_SEND_INLINE)
 _SIGNALED: Final = int(ibv_send_flags.IBV_SEND_SIGNALED)
@@ -47,9 +48,7 @@ class _PackedField(CField):
         property.__init__(self, attrgetter(slot), store)
 
 
-def send_flags_to_str(flags: int) -> str:
-    """List send flags."""
-    return names_of_flags(flags, ibv_send_flags)
+send_flags_to_str = names_of_send_flags
 
 
 def opcode_to_str(opcode: int) -> str:
@@ -84,6 +83,9 @@ class SGE(PyverbsCM):
 
 
 Piece = tuple[int, int, int]
+
+#: Of a send queue: the type of its queue pair, `max_sge` and `max_inline`.
+Limits = tuple[int, int, int]
 
 
 def _pieces(number: int, sg: Sequence[SGE] | None) -> list[Piece]:
@@ -201,8 +203,9 @@ class SendWR(_WorkRequest):
         self._operands = 0, 0  # compare_add and swap
         self._datagram = 0, 0  # queue pair and Q_Key
         self._vector = _NO_VECTOR
+        self._window: tuple[int, int, bool] | None = None
         self._srqn = 0
-        self._fit: tuple[bytes | None, int, int, int] = (b"", 0, 0, 0)
+        self._fit: tuple[bytes, Limits] = b"", (0, 0, 0)
 
     @property
     def next_wr(self) -> "SendWR | None":
@@ -277,6 +280,37 @@ class SendWR(_WorkRequest):
         self._remote = address, key
         self._operands = operands
 
+    def set_bind_wr(self, mw: MW, bind_info: MWBindInfo) -> None:
+        """Say which window is bound to what; `rkey` is the window's key once that is done."""
+        window = require("mw", mw, MW)
+        info = require("bind_info", bind_info, MWBindInfo)
+        self.set_bind(window, info, inc_rkey(window.rkey))
+
+    def set_bind(
+        self, mw: MW, info: MWBindInfo, new_rkey: int, *, by_bind_mw: bool = False
+    ) -> None:
+        """Bind a window with a key that is chosen, of which the low 8 bits count."""
+        key = mw.key_with(new_rkey)
+        segment = info.segment(key)
+        self._clear()
+        self._vector = segment
+        self._window = key, mw.type, by_bind_mw
+
+    @property
+    def rkey(self) -> int:
+        """The key a bind gives to its window; 0 of other requests."""
+        return 0 if self._window is None else self._window[0]
+
+    @property
+    def window_type(self) -> int:
+        """The ibv_mw_type of the window a bind is about; 0 without one."""
+        return 0 if self._window is None else self._window[1]
+
+    @property
+    def is_by_bind_mw(self) -> bool:
+        """Tell whether it is `QP.bind_mw` that posts it, which type 1 windows need."""
+        return self._window is not None and self._window[2]
+
     def set_qp_type_xrc(self, remote_srqn: IntLike) -> None:
         """Say which shared receive queue of the peer takes the message."""
         self._srqn = to_u32(remote_srqn)
@@ -303,18 +337,17 @@ class SendWR(_WorkRequest):
 
     def is_known_to_fit(self, kind: int, max_sge: int, max_inline: int) -> bool:
         """Tell whether a queue of such limits took it before, and it has not changed since."""
-        known = self._fit
-        return (
-            known[0] is self._packed
-            and known[1] == kind
-            and known[2] == max_sge
-            and known[3] == max_inline
-        )
+        return self.known_entry((kind, max_sge, max_inline)) is not None
+
+    def known_entry(self, limits: Limits) -> bytes | None:
+        """Give the entry, if a queue of such limits took it before and it has not changed since."""
+        entry, known = self._fit
+        return entry if entry is self._packed and known == limits else None
 
     def note_fit(self, kind: int, max_sge: int, max_inline: int) -> None:
         """Note that it fits such a queue, as long as it stays as it is: if it is packed."""
         if self._packed is not None:
-            self._fit = self._packed, kind, max_sge, max_inline
+            self._fit = self._packed, (kind, max_sge, max_inline)
 
     def take_over(self, other: "SendWR") -> None:
         """Become a copy of another request."""
@@ -325,6 +358,7 @@ class SendWR(_WorkRequest):
         self.ah = None
         self._remote = self._operands = self._datagram = 0, 0
         self._vector = _NO_VECTOR
+        self._window = None
         self._packed = None
 
     def _head(self, elements: int, inline_length: int) -> bytes:

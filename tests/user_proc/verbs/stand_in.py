@@ -229,6 +229,21 @@ class Wire:
         values[0], values[1], values[2] = "5.3.0", 0x0002C90300112233, 0x0002C90300112236
         return v.QueryDevice(*values)
 
+    def _query_device_ex(self, request: None) -> v.QueryDeviceEx:
+        return v.QueryDeviceEx((1 << 64) - 1, 1_000_000, 105, 1 << 18)
+
+    def _query_clock(self, request: None) -> v.DeviceClock:
+        return v.DeviceClock(1_000, 5_000_000_000)
+
+    def _alloc_dm(self, request: v.AllocDm) -> v.Object:
+        return v.Object(self._handle())
+
+    def _copy_from_dm(self, request: v.DmRange) -> v.DmContents:
+        return v.DmContents(bytes((request.offset + n) & 0xFF for n in range(request.length)))
+
+    def _import_pd(self, request: v.Object) -> v.Object:
+        return v.Object(self._handle())
+
     def _query_port(self, request: v.PortQuery) -> Answer:
         if request.port not in (1, 2):
             return Refusal(22, VerbReason.NO_SUCH_PORT, request.port, 2)
@@ -257,7 +272,15 @@ class Wire:
     def _open_xrcd(self, request: v.OpenXrcd) -> v.Object:
         return v.Object(self._handle())
 
+    def _alloc_mw(self, request: v.AllocMw) -> v.WindowMade:
+        handle = self._handle()
+        return v.WindowMade(handle, handle << 8 | 0xFF)
+
     def _reg_mr(self, request: v.RegMr) -> v.Registered:
+        handle = self._handle()
+        return v.Registered(handle, handle << 8, handle << 8 | 1)
+
+    def _reg_dm_mr(self, request: v.RegDmMr) -> v.Registered:
         handle = self._handle()
         return v.Registered(handle, handle << 8, handle << 8 | 1)
 

@@ -132,7 +132,12 @@ def test_gids(context: Context):
         (lambda c: c.query_gid_table(3), "Failed to query gid tables of the device", -22),
         (lambda c: c.query_pkey(1, 2), "Failed to query pkey 2 of port 1", -1),
         (lambda c: c.get_pkey_index(1, 7), "Failed to get pkey index of pkey = 7 of port 1", -1),
-        (lambda c: c.query_rt_values_ex(), "Failed to query real time values", 95),
+        (lambda c: c.query_rt_values_ex(3), "Failed to query real time values", 95),
+        (
+            lambda c: c.query_device_ex(QueryDeviceExInput(1)),
+            "Failed to query EX device mthca0",
+            22,
+        ),
     ],
 )
 def test_failing_queries(context: Context, ask, text: str, code: int):  # noqa: ANN001

@@ -14,7 +14,7 @@ from shared.verb_reasons import VerbReason
 from shared.wqe_layout import SEND_HEAD, SGE, SendHead
 from tests.user_proc.provider.device_side import CompletionWriter
 from tests.user_proc.verbs.stand_in import Refusal, Wire
-from user_proc.verbs import cq as cq_module
+from user_proc.provider import doorbell_writer
 from user_proc.verbs import enums as e
 from user_proc.verbs.addr import AH, GID, AHAttr
 from user_proc.verbs.cq import CQ
@@ -106,7 +106,7 @@ def test_an_empty_poll_yields_after_as_many_looks_as_the_device_says(
     cq: CQ, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ):
     yields: list[int] = []
-    monkeypatch.setattr(cq_module.os, "sched_yield", lambda: yields.append(1))
+    monkeypatch.setattr(doorbell_writer.os, "sched_yield", lambda: yields.append(1))
     wire.status_words[doorbell_layout.STATUS_SPIN_HINT_WORD] = 3
     for _ in range(5):
         cq.poll()
