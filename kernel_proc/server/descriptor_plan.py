@@ -1,8 +1,9 @@
 """Who may have how many of the kernel's descriptors, so that they never run out.
 
-libzmq ends the process when it cannot accept a connection for want of a descriptor. Everything
-that takes descriptors on behalf of a user is therefore bounded beforehand, and the sum of the
-bounds is less than there are.
+libzmq ends the process when it cannot accept a connection for want of a descriptor, and accepts
+as many as `AHEAD` before any can be judged. So that many stay in reserve, whatever the limit.
+Everything that takes descriptors on behalf of a user is bounded beforehand, and the sum of the
+bounds is less than there are. Where that leaves too little for one session there is no kernel.
 
 Rules: at start; the limit must not be lowered afterwards.
 Spec: getrlimit(2) RLIMIT_NOFILE.
@@ -15,8 +16,8 @@ from typing import Final
 from kernel_proc.server.connection_gate import AHEAD
 from kernel_proc.settings import KernelSettings
 
-FEWEST: Final = 48  # with which a kernel comes up and serves a user
-_MOST: Final = 1 << 20
+#: What is asked for at most.
+MOST: Final = 1 << 20
 # Sockets, poller, timer, log, the HCA, kernel memory, and what is open for a moment.
 _OWN: Final = 72
 _PER_SILENT: Final = 6  # connection, pidfd, its lane's eventfd, what a Hello brings
@@ -34,6 +35,12 @@ LISTENER_CONNECTIONS: Final = 2
 class TooFewDescriptors(Exception):
     """The system grants this process fewer descriptors than a kernel needs; the text says so."""
 
+    def __init__(self, needed: int, limit: int) -> None:
+        super().__init__(
+            f"a kernel with these settings needs {needed} descriptors, the limit is {limit}; "
+            f"raise the hard limit (ulimit -Hn)"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DescriptorPlan:
@@ -50,29 +57,30 @@ class DescriptorPlan:
 
 
 def plan_descriptors(settings: KernelSettings, limit: int) -> DescriptorPlan:
-    """Divide `limit` descriptors; with few of them there are fewer sessions, but one at least."""
-    silent = max(1, min(settings.max_silent_connections, limit // 32))
-    strangers = max(1, min(_STRANGERS, limit // 16))
+    """Divide `limit` descriptors; with few of them there are fewer sessions, but one at least.
+
+    TooFewDescriptors if they do not suffice for one.
+    """
     connections = settings.max_threads_per_session + _SPARE_CONNECTIONS
-    shared = _OWN + silent * _PER_SILENT + strangers + min(AHEAD, limit // 16)
     fixed = _PER_SESSION + connections + LISTENER_CONNECTIONS
-    left = limit - shared
-    planned = _PLANNED_ARENAS * _PER_ARENA
-    sessions = max(1, min(settings.max_sessions, left // (fixed + planned)))
-    arenas = max(sessions, (left - sessions * fixed) // _PER_ARENA)
+    planned = fixed + _PLANNED_ARENAS * _PER_ARENA
+    room = limit - _OWN - AHEAD - planned  # beside one session
+    fewest = _PER_SILENT + 1
+    if room < fewest:
+        raise TooFewDescriptors(limit - room + fewest, limit)
+    silent = max(1, min(settings.max_silent_connections, room // 32))
+    strangers = max(1, min(_STRANGERS, room // 16))
+    left = limit - _OWN - AHEAD - silent * _PER_SILENT - strangers
+    sessions = min(settings.max_sessions, left // planned)
+    arenas = (left - sessions * fixed) // _PER_ARENA
     return DescriptorPlan(sessions, silent, strangers, connections, arenas)
 
 
 def raise_descriptor_limit() -> int:
-    """Raise RLIMIT_NOFILE as far as allowed; return what it is then.
-
-    TooFewDescriptors if no kernel can run with that: libzmq would end the process.
-    """
+    """Raise RLIMIT_NOFILE as far as allowed; return what it is then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
-    if wanted < FEWEST:
-        raise TooFewDescriptors(f"a kernel needs {FEWEST} descriptors, the limit is {wanted}")
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return soft if soft != resource.RLIM_INFINITY else _MOST
+        return soft if soft != resource.RLIM_INFINITY else MOST
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted

@@ -13,7 +13,6 @@ from shared.envelope import MIN_VERSION, VERSION
 from shared.message_codec import MessageError, decode_as
 from shared.messages import Hello, Refused
 from shared.nt_status import (
-    STATUS_ACCESS_DENIED,
     STATUS_INVALID_PARAMETER,
     STATUS_REVISION_MISMATCH,
 )
@@ -35,7 +34,7 @@ def hear_hello(connection: socket.socket, pid: int) -> Greeting | Refused | None
     try:
         packet = receive_packet(connection)
     except PacketError as error:
-        return Refused(STATUS_INVALID_PARAMETER, str(error))
+        return Refused(error.status, str(error))
     if packet is None or not packet.data:
         return None
     try:
@@ -43,7 +42,7 @@ def hear_hello(connection: socket.socket, pid: int) -> Greeting | Refused | None
     except MessageError:
         refused = Refused(STATUS_INVALID_PARAMETER, "the first message was no Hello")
     except PeerRefused as error:
-        refused = Refused(STATUS_ACCESS_DENIED, str(error)[:_LONGEST_REASON])
+        refused = Refused(error.status, str(error)[:_LONGEST_REASON])
     except _ForeignVersion as error:
         refused = Refused(STATUS_REVISION_MISMATCH, str(error))
     close_all(packet.descriptors)

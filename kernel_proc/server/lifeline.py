@@ -101,7 +101,7 @@ class Lifeline:
         try:
             data = self._session.lane.run(_take_message, self._connection)
         except PacketError as error:
-            self._answer(Done(0, STATUS_INVALID_PARAMETER, str(error)))
+            self._answer(Done(0, error.status, str(error)))
         except RaisedStatus:
             return  # the session is being run down
         else:

@@ -24,7 +24,7 @@ from kernel_proc.server.packet import send_packet
 from kernel_proc.server.peer import Peer, PeerRefused, identify
 from kernel_proc.server.silent_connection import SilentConnection
 from shared.messages import Refused
-from shared.nt_status import STATUS_ACCESS_DENIED, status_name
+from shared.nt_status import status_name
 
 _BACKLOG: Final = 128
 _HURRY_NS: Final = 200_000_000  # for a Hello while others wait; it follows the connect at once
@@ -128,7 +128,7 @@ class LifelineListener:
         try:
             peer = identify(connection)
         except PeerRefused as error:
-            self._turn_away(connection, Refused(STATUS_ACCESS_DENIED, str(error)))
+            self._turn_away(connection, Refused(error.status, str(error)))
             return
         lane = self._make_lane(f"lane of process {peer.pid}")
         self._silent.add(SilentConnection(self, connection, peer, lane))

@@ -18,6 +18,13 @@ from typing import Final, NamedTuple
 
 from shared.message_codec import MAX_MESSAGE, encode
 from shared.messages import Message
+from shared.nt_status import STATUS_INSUFFICIENT_RESOURCES, STATUS_INVALID_PARAMETER
+
+#: What is told to whom the kernel has no descriptor to spare for.
+NO_DESCRIPTORS_LEFT: Final = (
+    "the kernel has no descriptors left: end some of its processes, "
+    "or start it with a higher limit (ulimit -n)"
+)
 
 _MOST_DESCRIPTORS: Final = 8  # room to see, and close, more than any message carries
 _INT_SIZE: Final = array.array("i").itemsize
@@ -26,6 +33,10 @@ _ANCILLARY_SPACE: Final = socket.CMSG_SPACE(_MOST_DESCRIPTORS * _INT_SIZE)
 
 class PacketError(Exception):
     """A packet was cut or carried what it may not; the text says why. The connection goes on."""
+
+    def __init__(self, reason: str, status: int = STATUS_INVALID_PARAMETER) -> None:
+        super().__init__(reason)
+        self.status: Final = status
 
 
 class Packet(NamedTuple):
@@ -59,6 +70,8 @@ def receive_packet(connection: socket.socket) -> Packet | None:
     descriptors = _descriptors(ancillary)
     if flags & socket.MSG_CTRUNC:
         close_all(descriptors)
+        if len(descriptors) < _MOST_DESCRIPTORS:  # there was room to take more
+            raise PacketError(NO_DESCRIPTORS_LEFT, STATUS_INSUFFICIENT_RESOURCES)
         raise PacketError("a message carries too many descriptors")
     if flags & socket.MSG_TRUNC or len(data) > MAX_MESSAGE:
         close_all(descriptors)

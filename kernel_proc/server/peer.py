@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kernel_proc.server.packet import NO_DESCRIPTORS_LEFT
 from shared.connection_file import process_start_ticks
+from shared.nt_status import STATUS_ACCESS_DENIED, STATUS_INSUFFICIENT_RESOURCES
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _SO_PEERPIDFD: Final = 77  # Linux 6.5; older systems answer ENOPROTOOPT
@@ -27,7 +29,14 @@ _ACCESS_NAMES: Final = {
 
 
 class PeerRefused(Exception):
-    """The peer is not who may enter, or handed over what it should not; the text says why."""
+    """The peer is not who may enter, or handed over what it should not; the text says why.
+
+    Or the kernel lacks what it takes to find out: then the status is not STATUS_ACCESS_DENIED.
+    """
+
+    def __init__(self, reason: str, status: int = STATUS_ACCESS_DENIED) -> None:
+        super().__init__(reason)
+        self.status: Final = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ def identify(connection: socket.socket) -> Peer:
         if not peer.is_alive():
             raise PeerRefused(f"process {pid} has ended")
         if ticks is None:
-            raise PeerRefused("its start time cannot be read: the kernel has no descriptors left")
+            raise PeerRefused(NO_DESCRIPTORS_LEFT, STATUS_INSUFFICIENT_RESOURCES)
     except BaseException:
         os.close(pidfd)
         raise
@@ -98,8 +107,9 @@ def _peer_pidfd(connection: socket.socket, pid: int) -> int:
         try:
             return os.pidfd_open(pid)
         except OSError as error:
-            reason = "no descriptors left" if error.errno == errno.EMFILE else error.strerror
-            raise PeerRefused(f"process {pid} cannot be watched: {reason}") from error
+            if error.errno == errno.EMFILE:
+                raise PeerRefused(NO_DESCRIPTORS_LEFT, STATUS_INSUFFICIENT_RESOURCES) from error
+            raise PeerRefused(f"process {pid} cannot be watched: {error.strerror}") from error
 
 
 def check_memory_descriptors(pid: int, memory: int, maps: int) -> None:

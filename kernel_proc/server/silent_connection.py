@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 _TOO_LATE: Final = Refused(STATUS_IO_TIMEOUT, "no Hello came in time")
 _TOO_MANY: Final = Refused(STATUS_INSUFFICIENT_RESOURCES, "too many connections are silent")
-_NO_THREAD: Final = Refused(STATUS_INSUFFICIENT_RESOURCES, "the kernel has no thread left for it")
+_NO_THREAD: Final = Refused(
+    STATUS_INSUFFICIENT_RESOURCES,
+    "the kernel has no thread or descriptor left for it: end some of its processes",
+)
 
 
 class SilentConnection:
