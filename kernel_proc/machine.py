@@ -26,6 +26,7 @@ from kernel_proc.scheduling.work_item import stop_service_threads
 from kernel_proc.server.connection_gate import ConnectionGate
 from kernel_proc.server.descriptor_plan import (
     LISTENER_CONNECTIONS,
+    MOST,
     plan_descriptors,
     raise_descriptor_limit,
 )
@@ -65,7 +66,10 @@ class Machine:
         hca_child: HcaChild | None = None,
     ) -> None:
         self.settings = settings = settings or KernelSettings()
-        descriptors = raise_descriptor_limit()  # first of all: libzmq takes some at once
+        # First of all: what follows takes descriptors, and some of it for good.
+        descriptors = raise_descriptor_limit()
+        # In process there is no libzmq, and nobody to keep a reserve for.
+        self._plan = plan_descriptors(settings, MOST if in_process else descriptors)
         self.in_process = in_process
         self.processor = Processor(
             VirtualClock() if in_process else RealClock(),
@@ -74,7 +78,7 @@ class Machine:
             guarded_mutexes_at_apc_level=settings.guarded_mutexes_at_apc_level,
             threaded_dpcs=settings.threaded_dpcs,
         )
-        self.processor.dispatcher.idle.spin_ns = settings.spin_us * _NS_PER_US
+        self.processor.dispatcher.idle.window.length_ns = settings.spin_us * _NS_PER_US
         self.io = IoManager(self.processor)
         self.log: Callable[[str], object] = log.line if log is not None else lambda text: None
         self._kernel_log = log
@@ -87,7 +91,6 @@ class Machine:
         self._states_asked = 0
         self.stopped_clean = True
         self._outboxes = Outboxes()
-        self._plan = plan_descriptors(settings, descriptors)
         self._gate: ConnectionGate | None = None
         self._requests = None if in_process else RequestSocket(settings.max_requests_per_session)
         send = self._outboxes.send if self._requests is None else self._requests.send
@@ -214,7 +217,12 @@ class Machine:
         self.processor.stop()
 
     def close(self) -> None:
-        """Give the sockets back, whatever happened; the lock is its owner's."""
+        """Give the sockets back, whatever happened; the lock is its owner's.
+
+        In process it gives the threads' stacks back, too, as the process goes on without it.
+        """
+        if self.in_process:
+            self.processor.close()
         if self._lifelines is not None:
             self._lifelines.close()
         if self._requests is not None:

@@ -42,7 +42,7 @@ class KernelSettings:
     fragmentation: int = 0
     max_qp_rd_atom: int = 4
     spin_us: int = 60
-    hca_spin_us: int = 50
+    hca_spin_us: int = 200
 
     arena_bytes_per_process: int = 256 * MIB
     arena_bytes_total: int = 1 * GIB

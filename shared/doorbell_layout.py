@@ -47,3 +47,4 @@ STATUS_PAGE_LENGTH: Final = 4096
 STATUS_SLEEPS_WORD: Final = 0
 STATUS_SPIN_HINT_WORD: Final = 8  # empty looks before a poller yields
 STATUS_FATAL_WORD: Final = 16  # not 0: the device is dead
+STATUS_PROCESSOR_WORD: Final = 24  # 1 + the one the HCA was last seen on; 0: unknown

@@ -39,3 +39,6 @@ def _no_fence() -> None:
 
 #: Let no later store overtake an earlier one.
 publish_fence: Final = _no_fence if _STORES_STAY_IN_ORDER else full_fence
+
+#: `full_fence` for who has just released a lock: on x86 that is a locked operation itself.
+fence_after_unlock: Final = publish_fence

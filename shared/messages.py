@@ -169,6 +169,25 @@ class VerbsRun(NamedTuple):
     limit_ns: U64
 
 
+class TransferRun(NamedTuple):
+    """Input of IOCTL_TRANSFER_RUN: a kernel client moves `messages` between two of its QPs.
+
+    `op` is post_to_poll, an RDMA write from post until polled, whose times are answered one by
+    one before the time of all; or msg_rate, a stream of sends with `depth` under way, of which
+    `chain` share a doorbell, and the time of all alone. `raised` has it done at DISPATCH_LEVEL.
+    After `spin` empty looks the poller yields the processor.
+    """
+
+    op: Text
+    payload: U32
+    messages: U32
+    warmup: U32
+    depth: U32
+    chain: U32
+    raised: U32
+    spin: U32
+
+
 Message = (
     Hello
     | Welcome
@@ -183,6 +202,7 @@ Message = (
     | BenchmarkRun
     | Counters
     | VerbsRun
+    | TransferRun
 )
 
 #: Room for any packed `Counters`, header and integers at their longest.
@@ -203,4 +223,5 @@ SYSTEM_MESSAGES: Final[dict[type[Any], tuple[int, int]]] = {
     BenchmarkRun: (20, 1),
     Counters: (21, 1),
     VerbsRun: (22, 1),
+    TransferRun: (23, 1),
 }

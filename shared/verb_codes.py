@@ -58,6 +58,18 @@ IOCTL_OPEN_XRCD: Final = _verb(24)
 IOCTL_CLOSE_XRCD: Final = _verb(25)
 IOCTL_ATTACH_MCAST: Final = _verb(26)
 IOCTL_DETACH_MCAST: Final = _verb(27)
+IOCTL_ALLOC_MW: Final = _verb(28)
+IOCTL_DEALLOC_MW: Final = _verb(29)
+IOCTL_QUERY_DEVICE_EX: Final = _verb(32)
+IOCTL_QUERY_CLOCK: Final = _verb(33)
+IOCTL_ALLOC_DM: Final = _verb(34)
+IOCTL_FREE_DM: Final = _verb(35)
+IOCTL_COPY_TO_DM: Final = _verb(36)
+IOCTL_COPY_FROM_DM: Final = _verb(37)
+IOCTL_REG_DM_MR: Final = _verb(38)
+IOCTL_EXPORT_CONTEXT: Final = _verb(39)
+IOCTL_IMPORT_CONTEXT: Final = _verb(40)
+IOCTL_IMPORT_PD: Final = _verb(41)
 
 IOCTL_GET_CA_FATAL_EVENT: Final = _verb(0x40)
 IOCTL_GET_CA_PORT_EVENT: Final = _verb(0x41)
@@ -105,6 +117,18 @@ VERB_NAMES: Final[dict[int, str]] = {
     IOCTL_CLOSE_XRCD: "close_xrcd",
     IOCTL_ATTACH_MCAST: "attach_mcast",
     IOCTL_DETACH_MCAST: "detach_mcast",
+    IOCTL_ALLOC_MW: "alloc_mw",
+    IOCTL_DEALLOC_MW: "dealloc_mw",
+    IOCTL_QUERY_DEVICE_EX: "query_device_ex",
+    IOCTL_QUERY_CLOCK: "query_clock",
+    IOCTL_ALLOC_DM: "alloc_dm",
+    IOCTL_FREE_DM: "free_dm",
+    IOCTL_COPY_TO_DM: "copy_to_dm",
+    IOCTL_COPY_FROM_DM: "copy_from_dm",
+    IOCTL_REG_DM_MR: "reg_dm_mr",
+    IOCTL_EXPORT_CONTEXT: "export_context",
+    IOCTL_IMPORT_CONTEXT: "import_context",
+    IOCTL_IMPORT_PD: "import_pd",
     IOCTL_GET_CA_FATAL_EVENT: "get_ca_fatal_event",
     IOCTL_GET_CA_PORT_EVENT: "get_ca_port_event",
     IOCTL_GET_CQ_COMP_EVENT: "get_cq_comp_event",

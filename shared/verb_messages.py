@@ -15,6 +15,9 @@ from shared.messages import U32, U64, Text
 
 Gid = Annotated[bytes, 16]  # at most so many bytes
 
+#: Of device memory, that one request carries.
+DM_BYTES_AT_ONCE: Final = 1024
+
 
 class OpenContext(NamedTuple):
     """Answer of open_context (no input): what a library needs to know of the device.
@@ -403,6 +406,84 @@ class Event(NamedTuple):
     count: U32  # type: ignore[assignment]  # hides a method of tuples that nobody calls
 
 
+class AllocMw(NamedTuple):
+    """Input of alloc_mw; `mw_type` is ibv_mw_type."""
+
+    pd: U32
+    mw_type: U32
+
+
+class WindowMade(NamedTuple):
+    """Answer of alloc_mw; `rkey` names nothing before the window is bound."""
+
+    handle: U32
+    rkey: U32
+
+
+class QueryDeviceEx(NamedTuple):
+    """Answer of query_device_ex (no input): what ibv_device_attr_ex has beyond query_device.
+
+    `hca_core_clock` is in kHz; what the device lacks is not told.
+    """
+
+    completion_timestamp_mask: U64
+    hca_core_clock: U64
+    device_cap_flags_ex: U64
+    max_dm_size: U64
+
+
+class DeviceClock(NamedTuple):
+    """Answer of query_clock (no input): the device's clock in ticks, and the wall clock then."""
+
+    raw_ns: U64
+    wall_ns: U64
+
+
+class AllocDm(NamedTuple):
+    """Input of alloc_dm: ibv_alloc_dm_attr."""
+
+    length: U64
+    log_align: U32
+
+
+class DmBytes(NamedTuple):
+    """Input of copy_to_dm, which stores them; `offset` counts from the start of the memory."""
+
+    handle: U32
+    offset: U64
+    data: Annotated[bytes, DM_BYTES_AT_ONCE]
+
+
+class DmRange(NamedTuple):
+    """Input of copy_from_dm."""
+
+    handle: U32
+    offset: U64
+    length: U32
+
+
+class DmContents(NamedTuple):
+    """Answer of copy_from_dm."""
+
+    data: Annotated[bytes, DM_BYTES_AT_ONCE]
+
+
+class ImportByDescriptor(NamedTuple):
+    """Input of export_context and import_context: a descriptor number of the asking process."""
+
+    fd: U32
+
+
+class RegDmMr(NamedTuple):
+    """Input of reg_dm_mr, answered as reg_mr: the region's addresses count from 0."""
+
+    pd: U32
+    dm: U32
+    offset: U64
+    length: U64
+    access: U32
+
+
 NO_FD = 0xFFFF_FFFF
 COMPLETION_EVENT = 0xFFFF_FFFF
 
@@ -434,6 +515,16 @@ VerbMessage = (
     | OpenXrcd
     | Multicast
     | Event
+    | AllocMw
+    | WindowMade
+    | QueryDeviceEx
+    | DeviceClock
+    | AllocDm
+    | DmBytes
+    | DmRange
+    | DmContents
+    | RegDmMr
+    | ImportByDescriptor
 )
 
 #: Tag and version of each message.
@@ -465,4 +556,14 @@ VERB_MESSAGES: Final[dict[type[Any], tuple[int, int]]] = {
     OpenXrcd: (64, 1),
     Multicast: (65, 1),
     Event: (66, 1),
+    AllocMw: (67, 1),
+    WindowMade: (68, 1),
+    QueryDeviceEx: (69, 1),
+    DeviceClock: (70, 1),
+    AllocDm: (71, 1),
+    DmBytes: (72, 1),
+    DmRange: (73, 1),
+    DmContents: (74, 1),
+    RegDmMr: (75, 1),
+    ImportByDescriptor: (76, 1),
 }

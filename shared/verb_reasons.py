@@ -60,6 +60,16 @@ class VerbReason(IntEnum):
     BAD_HOP_LIMIT_OR_CLASS = 39
     BAD_GID = 40  # detail: its length in bytes
     OUT_OF_SHARE = 41  # one process may not have more of the device's table; detail: its share
+    BAD_WINDOW_TYPE = 42  # detail: the type, which is no ibv_mw_type
+    WINDOWS_BOUND = 43  # object: the region's handle
+    BEYOND_DEVICE_MEMORY = 60  # object: bytes asked; detail: bytes the device has
+    DEVICE_MEMORY_TAKEN = 61  # object: bytes asked; detail: bytes left
+    OUTSIDE_DEVICE_MEMORY = 62  # object: where the range ends; detail: the length
+    BAD_DM_ALIGNMENT = 63  # object: its log2; detail: the largest
+    DEVICE_MEMORY_IS_ZERO_BASED = 64  # detail: the access asked
+    REREG_OF_DEVICE_MEMORY = 65  # object: the region's handle
+    NOT_EXPORTED = 66  # object: the descriptor
+    EXPORTED_ALREADY = 67  # object: the descriptor; or its context is exported by another
 
     # Queues. "Transition" is QP type << 16 | present state << 8 | state asked
     BAD_CQE = 100  # object: entries asked; detail: most entries

@@ -63,6 +63,29 @@ SEND_HEAD: Final = struct.Struct("<IIIIQIIQQ48sIII20x")
 SEND_SGE_OFFSET: Final = SEND_HEAD.size
 
 
+class BindSegment(NamedTuple):
+    """What a BIND_MW entry has in its head where a datagram has its address vector.
+
+    `access` is ibv_access_flags. `new_rkey` names the window by all but its low 8 bits, which are
+    those of its next key; a `length` of 0 unbinds.
+    """
+
+    access: int
+    new_rkey: int
+    lkey: int
+    address: int
+    length: int
+
+
+BIND_SEGMENT: Final = struct.Struct("<I4xIIQQ")
+BIND_OFFSET: Final = struct.calcsize("<IIIIQIIQQ")
+
+
+def bind_segment(*, access: int, new_rkey: int, lkey: int, address: int, length: int) -> bytes:
+    """Lay out a BindSegment, for the head's `address_vector`."""
+    return BIND_SEGMENT.pack(access, new_rkey, lkey, address, length)
+
+
 class AddressVector(NamedTuple):
     """Where a datagram goes: an address handle as it lies in a send entry's head.
 

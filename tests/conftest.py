@@ -6,6 +6,7 @@ Rules: a process that outlives the run is an error of the run, whoever started i
 """
 
 import contextlib
+import gc
 import os
 import re
 import select
@@ -25,8 +26,8 @@ FAILED_CHECKS = "SOFTHCA_FAILED_CHECKS"
 ONLY_WHEN_NAMED = ("stress", "benchmark")
 LEAVE_SECONDS = 5.0
 
-settings.register_profile("developer", deadline=None, max_examples=40)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, max_examples=40)
+settings.register_profile("developer", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 failed_checks = pytest.StashKey[str]()
@@ -54,6 +55,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.xdist_group("processes"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the thousands of tests that stay until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(

@@ -170,6 +170,10 @@ class UserProcess:
         """Cut a buffer from memory shared with the kernel."""
         return self._arenas.allocate(length, page_aligned=page_aligned)
 
+    def arena_view(self, address: int, length: int) -> memoryview | None:
+        """Give memory by its address if it lies in one segment shared with the kernel."""
+        return self._arenas.view(address, length)
+
     def open_doorbells(self) -> MappedDoorbells:
         """Map this session's doorbell segment and the HCA's status page; the caller closes both.
 

@@ -17,8 +17,19 @@ SCHEMA_NAME: Final = "softhca-run"
 SCHEMA_VERSION: Final = 1
 STANDARD_OUTPUT: Final = "-"
 
-_PARTS: Final = ("schema", "kind", "provenance", "settings", "floors", "rows")
+_ALWAYS: Final = ("schema", "kind", "provenance", "settings")
+_PARTS: Final = ("floors", "rows")
 _OPTIONAL_PARTS: Final = ("stages", "answers", "kernel")
+
+#: The parts of runs that are no benchmark's, by kind: a reader finds all of them.
+OTHER_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "experiment": ("experiments",),
+    "stress": (
+        "seed", "clients", "seconds", "operations", "completions", "lost", "doubled", "corrupt",
+        "hangs", "kills", "leaks", "control_p99_us", "floor_p99_us", "rows",
+    ),
+    "launch": ("outcome", "groups", "ranks", "samples"),
+}  # fmt: skip
 
 
 class DocumentError(ValueError):
@@ -45,10 +56,7 @@ class RunDocument:
     def as_dict(self) -> dict[str, Any]:
         """Return the document as JSON values, parts in the documented order."""
         parts: dict[str, Any] = {
-            "schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION},
-            "kind": self.kind,
-            "provenance": dict(self.provenance),
-            "settings": dict(self.settings),
+            **_head(self.kind, self.provenance, self.settings),
             "floors": [dict(floor) for floor in self.floors],
             "rows": [dict(row) for row in self.rows],
         }
@@ -62,6 +70,26 @@ class RunDocument:
     def as_json(self) -> str:
         """Return the document as strict JSON text."""
         return dump_strict(self.as_dict())
+
+
+def _head(kind: str, provenance: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION},
+        "kind": kind,
+        "provenance": dict(provenance),
+        "settings": dict(settings),
+    }
+
+
+def other_document(
+    kind: str,
+    provenance: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    parts: Mapping[str, Any],
+) -> str:
+    """Return a run that is no benchmark's as strict JSON text; its parts are those of its kind."""
+    _require_parts(parts, OTHER_PARTS[kind])
+    return dump_strict({**_head(kind, provenance, settings), **parts})
 
 
 def dump_strict(value: Any) -> str:
@@ -94,13 +122,24 @@ def load_strict(text: str) -> dict[str, Any]:
         raise DocumentError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise DocumentError("a run document is a JSON object")
-    missing = [part for part in _PARTS if part not in value]
-    unknown = sorted(set(value) - set(_PARTS) - set(_OPTIONAL_PARTS))
-    if missing or unknown:
-        raise DocumentError(f"parts missing: {missing}, parts unknown: {unknown}")
+    kind = value.get("kind")
+    parts = OTHER_PARTS.get(kind) if isinstance(kind, str) else None
+    if parts is None:
+        _require_parts(value, (*_ALWAYS, *_PARTS), _OPTIONAL_PARTS)
+    else:
+        _require_parts(value, (*_ALWAYS, *parts))
     if value["schema"] != {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}:
         raise DocumentError(f"this reader knows {SCHEMA_NAME} version {SCHEMA_VERSION} only")
     return value
+
+
+def _require_parts(
+    value: Mapping[str, Any], parts: Sequence[str], optional: Sequence[str] = ()
+) -> None:
+    missing = [part for part in parts if part not in value]
+    unknown = sorted(set(value) - set(parts) - set(optional))
+    if missing or unknown:
+        raise DocumentError(f"parts missing: {missing}, parts unknown: {unknown}")
 
 
 def _refuse_constant(name: str) -> Any:
@@ -149,6 +188,8 @@ def require_writable(destination: str) -> None:
     target = Path(destination)
     if target.is_dir():
         raise IsADirectoryError(f"{destination} is a folder")
+    if target.parent.exists() and not target.parent.is_dir():
+        raise NotADirectoryError(f"{target.parent} is a file: name a folder, or another file")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder {target.parent} does not exist")
     probe = target if target.exists() else target.parent

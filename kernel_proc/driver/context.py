@@ -199,8 +199,7 @@ class Context:
         count = len(self._objects)
         ended = 0
         while self._objects:
-            free = [one for one in reversed(self._objects.values()) if not one.users]
-            for resource in free or [next(reversed(self._objects.values()))]:
+            for resource in self._next_to_end():
                 self._end(resource)
                 ended += 1
                 if not ended % _AT_ONCE:
@@ -208,6 +207,12 @@ class Context:
         self.driver.regions.forget(self)
         self.driver.leave_slots(self.rings_for)
         return count
+
+    def _next_to_end(self) -> list[Resource]:
+        """Return what ends before all others, else what nothing holds, else anything."""
+        found = list(reversed(self._objects.values()))
+        first = [one for one in found if one.ends_first]
+        return first or [one for one in found if not one.users] or found[:1]
 
     def _end(self, resource: Resource) -> None:
         resource.dying = True

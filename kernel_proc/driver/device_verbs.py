@@ -7,8 +7,10 @@ Spec: IBA vol. 1, 11.2.1; Linux mthca_provider.c; docs/verbs-in-the-driver.md.
 """
 
 import errno
+import time
 from typing import TYPE_CHECKING, Final
 
+from kernel_proc.driver.dm_pool import DEVICE_MEMORY
 from kernel_proc.driver.hca_driver import firmware_version
 from kernel_proc.driver.limits import MAX_GIDS_IN_GROUP, MAX_MESSAGE
 from kernel_proc.driver.refusal import VerbRefused
@@ -19,10 +21,12 @@ from kernel_proc.hca_abi import management_datagrams as mad
 from shared import verb_codes as code
 from shared.cqe_layout import CQE_SIZE
 from shared.verb_messages import (
+    DeviceClock,
     ModifyPort,
     OpenContext,
     PortQuery,
     QueryDevice,
+    QueryDeviceEx,
     QueryGid,
     QueryPkey,
     QueryPort,
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
     from kernel_proc.driver.hca_driver import HcaDriver
     from kernel_proc.io_manager.irp import Irp
 
+_TIMESTAMPS: Final = (1 << 64) - 1
+_CLOCK_KHZ: Final = 1_000_000  # a tick is a nanosecond
 _ATOMIC_HCA: Final = 1
 _LINK_LAYER_INFINIBAND: Final = 1
 _PAGE_SIZES: Final = 0xFFFF_F000
@@ -97,6 +103,26 @@ def query_device(driver: "HcaDriver", context: "Context", request: None, irp: "I
         local_ca_ack_delay=device.local_ack_delay,
         phys_port_cnt=limits.ports,
     )
+
+
+def query_device_ex(
+    driver: "HcaDriver", context: "Context", request: None, irp: "Irp"
+) -> QueryDeviceEx:
+    """Return what the device has beyond the plain attributes; no command."""
+    return QueryDeviceEx(
+        completion_timestamp_mask=_TIMESTAMPS,
+        hca_core_clock=_CLOCK_KHZ,
+        device_cap_flags_ex=driver.limits.device.flags,
+        max_dm_size=DEVICE_MEMORY,
+    )
+
+
+def query_clock(driver: "HcaDriver", context: "Context", request: None, irp: "Irp") -> DeviceClock:
+    """Read the device's clock, which is the host's own free-running one, and the wall clock."""
+    clock = driver.processor.clock
+    before = clock.now_ns()
+    wall = time.time_ns()
+    return DeviceClock(raw_ns=(before + clock.now_ns()) // 2, wall_ns=wall)
 
 
 def query_port(
@@ -197,6 +223,8 @@ def _u32(data: bytes, offset: int) -> int:
 VERBS: Final = {
     code.IOCTL_OPEN_CONTEXT: Verb(open_context, None),
     code.IOCTL_QUERY_DEVICE: Verb(query_device, None),
+    code.IOCTL_QUERY_DEVICE_EX: Verb(query_device_ex, None),
+    code.IOCTL_QUERY_CLOCK: Verb(query_clock, None),
     code.IOCTL_QUERY_PORT: Verb(query_port, PortQuery),
     code.IOCTL_QUERY_GID: Verb(query_gid, PortQuery),
     code.IOCTL_QUERY_PKEY: Verb(query_pkey, PortQuery),

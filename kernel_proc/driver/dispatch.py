@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.driver import (
     ah_verbs,
+    context_exports,
     cq_verbs,
     device_verbs,
+    dm_verbs,
     mcast_verbs,
     mr_verbs,
+    mw_verbs,
     notification_verbs,
     pd_verbs,
     qp_verbs,
@@ -52,6 +55,9 @@ VERBS: Final[dict[int, Verb]] = {
     **device_verbs.VERBS,
     **pd_verbs.VERBS,
     **mr_verbs.VERBS,
+    **mw_verbs.VERBS,
+    **dm_verbs.VERBS,
+    **context_exports.VERBS,
     **ah_verbs.VERBS,
     **cq_verbs.VERBS,
     **srq_verbs.VERBS,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kernel_proc.driver.buffer_allocator import BufferAllocator
 from kernel_proc.driver.command_channel import CommandChannel
 from kernel_proc.driver.context_memory import Icm
+from kernel_proc.driver.dm_pool import DmPool
 from kernel_proc.driver.doorbell_slots import DoorbellSlots
 from kernel_proc.driver.number_allocator import NumberAllocator
 
@@ -71,9 +72,11 @@ class HcaDriver:
         "channel",
         "contexts",
         "dead",
+        "device_memory",
         "dma_key",
         "event_queues",
         "event_sinks",
+        "exports",
         "firmware",
         "icm",
         "interrupts",
@@ -127,10 +130,12 @@ class HcaDriver:
         self.contexts: dict[int, Context] = {}
         self.objects: Counter[KProcess | None] = Counter()  # how many each process has
         self.memberships: Counter[KProcess | None] = Counter()  # of QPs in multicast groups
+        self.exports: dict[tuple[int, int], Context] = {}  # by the inode that names them
         self._slots: dict[KProcess | None, DoorbellSlots] = {}
         self.channel = CommandChannel(io.processor, link, memory)
         self.icm = Icm(io.processor, self.channel, memory)
         self.buffers = BufferAllocator(io.processor, memory)
+        self.device_memory = DmPool(self.buffers)
         self.event_queues: list[EventQueue] = []
         self.interrupts: InterruptDpc | None = None
         self.event_sinks = make_sinks(self)
@@ -176,6 +181,7 @@ class HcaDriver:
             "icm": self.icm.inspect(),
             "regions": self.regions.inspect(),
             "buffers": self.buffers.inspect(),
+            "device_memory": self.device_memory.inspect(),
             "contexts": [context.inspect() for context in list(self.contexts.values())],
         }
 

@@ -45,6 +45,21 @@ class MttRange(NamedTuple):
         return self.first * MTT_SEGMENT_ENTRIES * MTT_ENTRY_SIZE
 
 
+class OwnedKey:
+    """A key that is somebody's; `in_hardware` while what it names is granted.
+
+    `uncertain` when a command that grants or ends that was not answered: then the key is not used
+    again, and `in_hardware` means that it may be granted.
+    """
+
+    __slots__ = ("in_hardware", "key", "uncertain")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.in_hardware = False
+        self.uncertain = False
+
+
 class MemoryKeys:
     """Both tables of one life of the HCA."""
 
@@ -127,11 +142,41 @@ class MemoryKeys:
             op.SW2HW_MPT, modifier=self._index(entry.key), inbox=MPT_ENTRY.pack(*entry)
         )
 
-    def take_from_hardware(self, key: int) -> None:
-        """Make a key invalid: HW2SW_MPT; when it is done no access by it is under way."""
-        self._driver.channel.run(
-            op.HW2SW_MPT, modifier=self._index(key), opmod=op.HW2SW_MPT_NO_OUTBOX
-        )
+    def take_from_hardware(self, key: int, *, unbind: bool = False) -> None:
+        """Make a key invalid: HW2SW_MPT; when it is done no access by it is under way.
+
+        A region that windows are bound to stays (REG_BOUND), unless they are to be unbound.
+        """
+        opmod = op.HW2SW_MPT_NO_OUTBOX | (op.HW2SW_MPT_UNBIND if unbind else 0)
+        self._driver.channel.run(op.HW2SW_MPT, modifier=self._index(key), opmod=opmod)
+
+    def grant(self, owned: OwnedKey, entry: MptEntry) -> None:
+        """Have the HCA grant what the entry says by a key that is owned."""
+        try:
+            self.give_to_hardware(entry)
+        except VerbRefused as refusal:
+            if refusal.unanswered:
+                owned.uncertain = owned.in_hardware = True
+            raise
+        owned.in_hardware = True
+
+    def revoke(self, owned: OwnedKey, *, unbind: bool = False) -> None:
+        """Have the HCA grant nothing by the key any more.
+
+        If that was not answered once, it may have been done late: then it need not be done again.
+        """
+        if not owned.in_hardware:
+            return
+        try:
+            self.take_from_hardware(owned.key, unbind=unbind)
+        except VerbRefused as refusal:
+            done_late = owned.uncertain and refusal.is_status(
+                op.HW2SW_MPT, op.CMD_STAT_BAD_RES_STATE
+            )
+            owned.uncertain |= refusal.unanswered
+            if not done_late:
+                raise
+        owned.in_hardware = False
 
     def _index(self, key: int) -> int:
         return self._driver.numbers.mpt.index_of(_number_of(key))

@@ -12,12 +12,14 @@ from kernel_proc.driver.pinned_memory import (
     LOCAL_WRITE,
     REMOTE_ATOMIC,
     REMOTE_WRITE,
+    ZERO_BASED,
     Region,
     Translated,
 )
 from kernel_proc.driver.refusal import VerbRefused
 from kernel_proc.driver.resources import Resource
 from kernel_proc.driver.verb import Verb
+from kernel_proc.hca_abi import command_opcodes as op
 from shared import verb_codes as code
 from shared.verb_messages import Object, Registered, RegMr, ReregMr
 from shared.verb_reasons import VerbReason
@@ -61,7 +63,14 @@ class Mr(Resource):
 
     def destroy(self, driver: "HcaDriver") -> None:
         """Take the key back, then let go of the memory."""
-        driver.regions.release(self.region)
+        try:
+            driver.regions.release(self.region)
+        except VerbRefused as refusal:
+            _explain_bound(self, refusal)
+            raise
+
+    def require_changeable(self) -> None:
+        """Refuse, for what rereg_mr does not change; a user's memory it does."""
 
     def registered(self) -> Registered:
         """Return the answer of reg_mr and rereg_mr."""
@@ -128,6 +137,7 @@ def rereg_mr(driver: "HcaDriver", context: "Context", request: ReregMr, irp: "Ir
     try:
         _check_rereg(request)
         mr = context.find(Mr, request.handle)
+        mr.require_changeable()
         with context.locked(mr):
             return _rereg(driver, context, mr, request)
     except VerbRefused as refusal:
@@ -160,6 +170,7 @@ def _rereg(driver: "HcaDriver", context: "Context", mr: Mr, request: ReregMr) ->
                 driver.regions.give_up(fresh)
             if refusal.unanswered:  # its key may be taken back yet
                 raise _failed(refusal) from refusal
+            _explain_bound(mr, refusal)
             raise
         try:
             _publish_changed(driver, mr.region, pd.pdn, access, fresh)
@@ -168,6 +179,12 @@ def _rereg(driver: "HcaDriver", context: "Context", mr: Mr, request: ReregMr) ->
                 mr.address = address
                 mr.hold_parents((pd,))
     return mr.registered()
+
+
+def _explain_bound(mr: Mr, refusal: VerbRefused) -> None:
+    """Refuse with EBUSY if a region's key was not taken back because windows are bound to it."""
+    if refusal.is_status(op.HW2SW_MPT, op.CMD_STAT_REG_BOUND):
+        raise VerbRefused(errno.EBUSY, VerbReason.WINDOWS_BOUND, mr.handle) from refusal
 
 
 def _failed(refusal: VerbRefused) -> VerbRefused:
@@ -179,10 +196,13 @@ def _failed(refusal: VerbRefused) -> VerbRefused:
 def _translate_anew(
     driver: "HcaDriver", context: "Context", mr: Mr, request: ReregMr, access: int
 ) -> tuple[int, Translated | None]:
-    """Pin and translate if the range changes, or its pages were locked to be read only."""
+    """Pin and translate if the range changes, where its addresses begin, or how it is locked."""
     region = mr.region
     if request.flags & _TRANSLATION:
         address, length = request.address, request.length
+        start = address
+    elif (access ^ region.access) & ZERO_BASED:
+        address, length = mr.address, region.length
         start = address
     elif access & (LOCAL_WRITE | REMOTE_WRITE | REMOTE_ATOMIC) and not (
         region.translated.pages.writable

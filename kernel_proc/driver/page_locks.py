@@ -1,7 +1,8 @@
-"""Memory described by MDLs and held in place: a user's pages locked, the kernel's as they are.
+"""Memory held in place: a user's pages described by MDLs and locked, the kernel's as they are.
 
-A range is described by one MDL if it can be. A longer one, or one whose pages cannot be locked at
-once, is cut at addresses that are multiples of a power of two, which is halved until it goes.
+A user's range is described by one MDL if it can be. A longer one, or one whose pages cannot be
+locked at once, is cut at addresses that are multiples of a power of two, which is halved until it
+goes.
 
 Rules: PASSIVE_LEVEL; a user's memory in the context of its process, unlocking in any.
 Spec: WinOFED hw/mthca/kernel/mt_memory.c (iobuf_register); WDK, MmProbeAndLockPages.
@@ -18,14 +19,15 @@ from kernel_proc.memory.mdl import (
     IO_MODIFY_ACCESS,
     IO_READ_ACCESS,
     LARGEST_MDL,
+    MDL_PAGES_LOCKED,
+    MDL_WRITE_OPERATION,
     Mdl,
     allocate_mdl,
-    build_for_nonpaged_pool,
     free_mdl,
     probe_and_lock_pages,
     unlock_pages,
 )
-from kernel_proc.memory.mdl_bus import mdl_bus_runs_by_pieces
+from kernel_proc.memory.mdl_bus import mdl_bus_runs_by_pieces, reaches_device
 from kernel_proc.scheduling.raised_status import RaisedStatus
 from kernel_proc.scheduling.wait import USER_MODE
 from shared.nt_status import (
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _LARGEST_PIECE: Final = 1 << 30
 _SMALLEST_PIECE: Final = 4 << 20
+_BLOCKS_AT_ONCE: Final = 1024  # what takes less than a millisecond
 _TOO_MUCH_AT_ONCE: Final = frozenset(
     {
         STATUS_INSUFFICIENT_RESOURCES,
@@ -94,15 +97,60 @@ def pin_user(processor: "Processor", address: int, length: int, writable: bool) 
         raise
 
 
+class KernelPages(PinnedPages):
+    """Kernel memory, which lies where it is until it is freed: nothing is locked."""
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self, processor: "Processor", buffer: "QueueBuffer") -> None:
+        super().__init__(processor, [], writable=True)
+        self._blocks = buffer.blocks
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Give where its blocks lie on the bus; others get the processor in a long list."""
+        for number, block in enumerate(self._blocks, 1):
+            yield from block.bus_runs(block.length)
+            if number % _BLOCKS_AT_ONCE == 0:
+                self._pause()
+
+
 def pin_kernel(processor: "Processor", buffer: "QueueBuffer") -> PinnedPages:
     """Describe kernel memory, which needs no locking."""
-    mdls = []
-    for block in buffer.blocks:
-        mdl = allocate_mdl(processor, block, block.length)
-        assert mdl is not None, "a kernel buffer is shorter than the longest MDL"
-        build_for_nonpaged_pool(mdl)
-        mdls.append(mdl)
-    return PinnedPages(processor, mdls, writable=True)
+    return KernelPages(processor, buffer)
+
+
+class HeldPages(PinnedPages):
+    """Kernel memory that whoever has it holds in place himself, without an MDL."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self, processor: "Processor", runs: list[tuple[int, int]]) -> None:
+        super().__init__(processor, [], writable=True)
+        self._runs = runs
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """Give where it lies on the bus."""
+        return iter(self._runs)
+
+
+class LentPages(PinnedPages):
+    """Memory whose MDL is somebody else's, who unlocks it later."""
+
+    __slots__ = ()
+
+    def unpin(self) -> None:
+        """Forget the MDL."""
+        self._mdls.clear()
+
+
+def pin_mdl(processor: "Processor", mdl: Mdl, writable: bool) -> PinnedPages:
+    """Take an MDL as it is; refuse with EFAULT pages no device reaches, or only to read."""
+    locked = mdl.is_built_for_nonpaged_pool or bool(mdl.mdl_flags & MDL_PAGES_LOCKED)
+    read_only = mdl.buffer is None and not mdl.mdl_flags & MDL_WRITE_OPERATION
+    if not locked or not reaches_device(mdl) or (writable and read_only):
+        address = mdl.virtual_address
+        raise VerbRefused(errno.EFAULT, VerbReason.NOT_MAPPED, address, int(writable))
+    return LentPages(processor, [mdl], writable)
 
 
 def _lock_all(
@@ -140,8 +188,7 @@ def _lock_piece(processor: "Processor", address: int, length: int, writable: boo
 
 
 def _give_up(mdl: Mdl) -> None:
-    if not mdl.is_built_for_nonpaged_pool:
-        unlock_pages(mdl)
+    unlock_pages(mdl)
     free_mdl(mdl)
 
 

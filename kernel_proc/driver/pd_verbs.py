@@ -17,31 +17,49 @@ if TYPE_CHECKING:
     from kernel_proc.io_manager.irp import Irp
 
 
+class Domain:
+    """The HCA's number of a domain, and how often it is open: more than once if imported."""
+
+    __slots__ = ("openings", "pdn")
+
+    def __init__(self, pdn: int) -> None:
+        self.pdn = pdn
+        self.openings = 0
+
+
 class Pd(Resource):
     """A protection domain: `pdn` is the HCA's."""
 
     kind = "PD"
 
-    __slots__ = ("pdn",)
+    __slots__ = ("domain",)
 
-    def __init__(self, context: "Context", pdn: int) -> None:
+    def __init__(self, context: "Context", domain: Domain) -> None:
         super().__init__(context)
-        self.pdn = pdn
+        self.domain = domain
+        domain.openings += 1
+
+    @property
+    def pdn(self) -> int:
+        """Return the number the HCA compares."""
+        return self.domain.pdn
 
     def destroy(self, driver: "HcaDriver") -> None:
-        """Give the number back; the HCA was never told."""
-        driver.numbers.pd.free(self.pdn)
+        """Close it, and give the number back with the last opening; the HCA was never told."""
+        self.domain.openings -= 1
+        if not self.domain.openings:
+            driver.numbers.pd.free(self.pdn)
 
     def attributes(self) -> dict[str, Any]:
-        """Return the number."""
-        return {"pdn": self.pdn}
+        """Return the number and how often it is open."""
+        return {"pdn": self.pdn, "opened": self.domain.openings}
 
 
 def alloc_pd(driver: "HcaDriver", context: "Context", request: None, irp: "Irp") -> Object:
     """Make a protection domain; ENOMEM when all are taken, or the share of a process."""
     context.require_room()
     pdn = driver.numbers.pd.take(context.owner)
-    return Object(handle=context.add(Pd(context, pdn)))
+    return Object(handle=context.add(Pd(context, Domain(pdn))))
 
 
 def dealloc_pd(driver: "HcaDriver", context: "Context", request: Object, irp: "Irp") -> None:

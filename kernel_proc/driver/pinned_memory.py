@@ -13,11 +13,10 @@ import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_proc.driver.memory_keys import MemoryKeys, MttRange
-from kernel_proc.driver.page_locks import PinnedPages, pin_kernel, pin_user
+from kernel_proc.driver.memory_keys import MemoryKeys, MttRange, OwnedKey
+from kernel_proc.driver.page_locks import PinnedPages, pin_kernel, pin_mdl, pin_user
 from kernel_proc.driver.page_runs import SMALLEST_SHIFT, mtt_entries, page_shift
 from kernel_proc.driver.refusal import VerbRefused
-from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi import contexts as abi
 from shared.segment import PAGE_SIZE
 from shared.verb_reasons import VerbReason
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from kernel_proc.driver.buffer_allocator import QueueBuffer
     from kernel_proc.driver.context import Context
     from kernel_proc.driver.hca_driver import HcaDriver
+    from kernel_proc.memory.mdl import Mdl
 
 LOCAL_WRITE: Final = int(access_flags.IBV_ACCESS_LOCAL_WRITE)
 REMOTE_WRITE: Final = int(access_flags.IBV_ACCESS_REMOTE_WRITE)
@@ -62,25 +62,19 @@ class Translated:
         self.mtt: MttRange | None = None
 
 
-class Region:
-    """One key and what it names; `in_hardware` while accesses by it are granted.
+class Region(OwnedKey):
+    """One key and what it names."""
 
-    `uncertain` when a command that grants or ends them was not answered: then the key is not used
-    again, and `in_hardware` means that they may be granted.
-    """
-
-    __slots__ = ("access", "context", "in_hardware", "key", "pdn", "translated", "uncertain")
+    __slots__ = ("access", "context", "pdn", "translated")
 
     def __init__(
         self, context: "Context | None", key: int, pdn: int, access: int, translated: Translated
     ) -> None:
+        super().__init__(key)
         self.context = context
-        self.key = key
         self.pdn = pdn
         self.access = access
         self.translated = translated
-        self.in_hardware = False
-        self.uncertain = False
 
     @property
     def lkey(self) -> int:
@@ -137,6 +131,31 @@ class Regions:
         """Register kernel memory, whose addresses count from 0."""
         pages = pin_kernel(self._driver.processor, buffer)
         return self._make(None, pdn, access, self._translate(pages, 0, buffer.length, False))
+
+    def register_mdl(self, mdl: "Mdl", pdn: int, access: int) -> Region:
+        """Register what a kernel client's MDL describes, which stays its own to unlock.
+
+        Addresses count from its first byte. EINVAL for no bytes, EFAULT for pages that no device
+        reaches, or that were not locked for what the access allows.
+        """
+        if not mdl.byte_count:
+            raise VerbRefused(errno.EINVAL, VerbReason.LENGTH_ZERO)
+        pages = pin_mdl(self._driver.processor, mdl, bool(access & _WRITES))
+        translated = self._translate(pages, mdl.byte_offset, mdl.byte_count, True)
+        return self._make(None, pdn, access, translated)
+
+    def register_pages(
+        self,
+        context: "Context",
+        pages: PinnedPages,
+        start: int,
+        length: int,
+        *,
+        access: int,
+        pdn: int,
+    ) -> Region:
+        """Register pages that are held for a user; addresses count from byte `start` of them."""
+        return self._make(context, pdn, access, self._translate(pages, start, length, True))
 
     def translate_user(self, address: int, length: int, access: int, iova: int) -> Translated:
         """Pin and translate memory of the calling process, for a key to come."""
@@ -213,37 +232,21 @@ class Regions:
             mtt_address=translated.mtt.address,
             mtt_size=1 << translated.mtt.order,
         )
-        try:
-            self.keys.give_to_hardware(entry)
-        except VerbRefused as refusal:
-            if refusal.unanswered:
-                region.uncertain = region.in_hardware = True
-            raise
-        region.in_hardware = True
+        self.keys.grant(region, entry)
 
     # Ending
 
     def withdraw(self, region: Region) -> None:
-        """Have the HCA grant nothing by the region's key any more.
-
-        If that was not answered once, it may have been done late: then it need not be done again.
-        """
-        if not region.in_hardware:
-            return
-        try:
-            self.keys.take_from_hardware(region.key)
-        except VerbRefused as refusal:
-            done_late = region.uncertain and refusal.is_status(
-                op.HW2SW_MPT, op.CMD_STAT_BAD_RES_STATE
-            )
-            region.uncertain |= refusal.unanswered
-            if not done_late:
-                raise
-        region.in_hardware = False
+        """Have the HCA grant nothing by the region's key any more."""
+        self.keys.revoke(region)
 
     def release(self, region: Region) -> None:
-        """Deregister; a refusal leaves the region as it was."""
-        self.withdraw(region)
+        """Deregister; a refusal leaves the region as it was.
+
+        At the end of its context windows do not keep it: those of another that shares the domain.
+        """
+        closing = region.context is not None and region.context.closing
+        self.keys.revoke(region, unbind=closing)
         self._forget(region)
         self.keys.free_key(region.key, for_good=region.uncertain)
         self.give_up(region.translated, for_good=region.uncertain)

@@ -27,6 +27,7 @@ class Resource(ABC):
     """
 
     kind: ClassVar[str] = "object"
+    ends_first: ClassVar[bool] = False  # in a run-down, whatever else there is
 
     __slots__ = ("busy", "context", "dying", "handle", "parents", "users")
 

@@ -83,7 +83,7 @@ class Xrcd(Resource):
         return {"number": self.number, "opened": self.domain.users}
 
 
-class _Descriptor:
+class HeldDescriptor:
     """The inode behind a user's descriptor, held open by one of our own."""
 
     __slots__ = ("inode", "own")
@@ -99,23 +99,26 @@ class _Descriptor:
         os.close(self.own)
 
 
-def _look(pid: int, number: int) -> _Descriptor:
+def _look(pid: int, number: int) -> HeldDescriptor:
     """Open what the process has at a descriptor; its start must be the same before and after."""
     before = process_start_ticks(pid)
-    found = _Descriptor(pid, number)
+    found = HeldDescriptor(pid, number)
     if before is None or process_start_ticks(pid) != before:
         found.close()
         raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
     return found
 
 
-def _descriptor_of(context: "Context", number: int) -> _Descriptor:
+def descriptor_of(context: "Context", number: int) -> HeldDescriptor:
+    """Hold the inode behind a descriptor of the context's process; EBADF if it has none."""
     process = context.process
     if process is None:
         raise VerbRefused(errno.EBADF, VerbReason.BAD_DESCRIPTOR, number)
     lane: Lane = process.address_space._lane  # what blocks there delays this process alone
     try:
-        found: _Descriptor = lane.run(_look, process.process_id, number, discard=_Descriptor.close)
+        found: HeldDescriptor = lane.run(
+            _look, process.process_id, number, discard=HeldDescriptor.close
+        )
     except (OSError, RaisedStatus) as error:
         full = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
         code = errno.ENOMEM if full else errno.EBADF
@@ -131,7 +134,7 @@ def _new_domain(context: "Context", inode: Inode | None, descriptor: int) -> Dom
     return Domain(number, inode, descriptor)
 
 
-def _shared_domain(context: "Context", found: _Descriptor, oflags: int) -> Domain:
+def _shared_domain(context: "Context", found: HeldDescriptor, oflags: int) -> Domain:
     """Find or make the domain of an inode; the descriptor is the domain's if it is made."""
     domains = notification_of(context.driver).domains
     domain = domains.get(found.inode)
@@ -156,7 +159,7 @@ def open_xrcd(
             raise VerbRefused(errno.EAGAIN, VerbReason.NO_DOMAIN)
         domain = _new_domain(context, None, -1)
     else:
-        found = _descriptor_of(context, request.fd)
+        found = descriptor_of(context, request.fd)
         try:
             domain = _shared_domain(context, found, request.oflags)
         except VerbRefused:

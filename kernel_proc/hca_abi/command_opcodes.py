@@ -174,6 +174,7 @@ STATUS_ERRNO: Final[dict[int, int]] = {
 
 # Opcode modifiers.
 HW2SW_MPT_NO_OUTBOX: Final = 1
+HW2SW_MPT_UNBIND: Final = 2  # windows bound to the region are unbound, and do not keep it
 ERR2RST_NO_OUTBOX: Final = 1
 ERR2RST_WITHOUT_FLUSH: Final = 2  # straight to RESET
 RTS2SQD_NOTIFY: Final = 1 << 31  # of the input modifier: the SQ-drained event is wanted

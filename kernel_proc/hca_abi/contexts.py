@@ -24,6 +24,7 @@ MPT_FLAG_LOCAL_READ: Final = 1 << 10
 MPT_FLAG_PHYSICAL: Final = 1 << 9
 MPT_FLAG_REGION: Final = 1 << 8
 MPT_FLAG_ZERO_BASED: Final = 1 << 7
+MPT_FLAG_TYPE_2: Final = 1 << 6  # of a window: bound by its consumer's keys, to one queue pair
 
 MTT_PRESENT: Final = 1
 MTT_ENTRY_SIZE: Final = 8

@@ -30,7 +30,7 @@ class HcaSettings:
     latency_factor: float = 1.0
     seed: int = 1
     spin_hint: int = 0
-    idle_spin_us: int = 50
+    idle_spin_us: int = 200
 
     node_guid: int = 0x0002_C902_0040_2F00
     ports: int = 2

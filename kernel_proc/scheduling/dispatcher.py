@@ -8,6 +8,7 @@ Rules: main OS thread only, `post` excepted.
 Spec: Windows scheduling; WDK, Windows Kernel-Mode Process and Thread Manager.
 """
 
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import greenlet
 
+from kernel_proc.scheduling.bugcheck import BugCheck
 from kernel_proc.scheduling.idle import Idle, PollerIdle, VirtualIdle
 from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL, PASSIVE_LEVEL
 from kernel_proc.scheduling.kernel_clock import VirtualClock
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from kernel_proc.scheduling.processor import Processor
 
 _SOURCES_EVERY: Final = 64  # passes between two looks at the sources while busy
+_UNWINDINGS: Final = 8  # waits that the clean-up of a stack at the machine's end may begin
 _NO_LINE: Final = memoryview(bytes(8)).cast("Q")  # never raised
 
 
@@ -59,6 +62,7 @@ class Dispatcher:
     """
 
     __slots__ = (
+        "__weakref__",
         "_greenlet",
         "_leave",
         "_next_look",
@@ -331,6 +335,27 @@ class Dispatcher:
             del thread  # a parked greenlet must keep nothing alive
             self._pool.append(me)
             leave()
+
+    def close(self) -> None:
+        """End the stack of every thread where it stands; the machine is not used any more.
+
+        A suspended greenlet hides what it refers to from the garbage collector: without this, a
+        machine in a process that goes on would stay for good, with all its memory. A thread left in
+        a wait sees GreenletExit. What its clean-up raises on the way out tells nothing, and one
+        that waits again and again is left.
+        Rules: no thread runs; the OS thread that made the machine.
+        """
+        if self.looping:
+            raise RuntimeError("the dispatcher runs: no thread of it can close it")
+        self.ready_queue = ReadyQueue()
+        stacks = [thread.stack for thread in self.threads if thread.stack is not None]
+        for stack in stacks + self._pool:
+            for _ in range(_UNWINDINGS):
+                if stack.dead:
+                    break
+                with contextlib.suppress(Exception, BugCheck):
+                    stack.throw()
+        self._pool.clear()
 
     # Work from other OS threads
 

@@ -20,6 +20,7 @@ import zmq
 
 from kernel_proc.scheduling.timer_descriptor import TimerDescriptor
 from shared.clock import now_ns
+from shared.spin_window import SpinWindow
 
 if TYPE_CHECKING:
     from kernel_proc.scheduling.interrupt_line import InterruptLine
@@ -35,7 +36,7 @@ class Idle(Protocol):
 
     asleep: bool
     sleeps: int
-    spin_ns: int
+    window: SpinWindow
 
     def add_source(self, source: Any, callback: Callable[[], object]) -> None:
         """Call back when `source` is readable."""
@@ -64,12 +65,12 @@ class Idle(Protocol):
 class VirtualIdle:
     """In process there is no outside: sources never become ready."""
 
-    __slots__ = ("_sources", "asleep", "sleeps", "spin_ns")
+    __slots__ = ("_sources", "asleep", "sleeps", "window")
 
     def __init__(self) -> None:
         self.asleep = False
         self.sleeps = 0
-        self.spin_ns = 0
+        self.window = SpinWindow(0)
         self._sources: dict[Any, Callable[[], object]] = {}
 
     def add_source(self, source: Any, callback: Callable[[], object]) -> None:
@@ -99,14 +100,16 @@ class PollerIdle:
     """The real sleep.
 
     `asleep` is announced before the posted work is looked at once more, and a poster appends
-    before it looks at `asleep`, so that one of the two always sees the other. `spin_ns` is how long
-    it looks before it sleeps.
+    before it looks at `asleep`, so that one of the two always sees the other. `window` is how
+    long it looks before it sleeps. An interrupt that ended the sleep goes before the descriptors,
+    which are looked at when there is nothing to do again.
     """
 
     __slots__ = (
         "_callbacks",
         "_epoll",
         "_looks",
+        "_owes_look",
         "_poller",
         "_sockets",
         "_timer",
@@ -114,16 +117,17 @@ class PollerIdle:
         "_wake_lock",
         "asleep",
         "sleeps",
-        "spin_ns",
+        "window",
     )
 
     def __init__(self) -> None:
         self.asleep = False
         self.sleeps = 0
-        self.spin_ns = 0
+        self.window = SpinWindow(0)
         self._sockets: dict[Any, Callable[[], object]] = {}
         self._looks: dict[Any, Callable[[int], Any]] = {}
         self._callbacks: dict[int, Callable[[], object]] = {}
+        self._owes_look = False
         self._epoll = select.epoll()
         self._poller = zmq.Poller()
         self._poller.register(self._epoll.fileno(), zmq.POLLIN)
@@ -163,7 +167,10 @@ class PollerIdle:
         young, _, middle_collections = gc.get_count()
         if young > _COLLECT_ABOVE:
             gc.collect(2 if middle_collections >= _FULL_AFTER else 1)
-        if self.spin_ns and self._spin(deadline_ns, posted, line):
+        if self._owes_look:
+            self.look()
+            return
+        if self.window.length_ns and self._spin(deadline_ns, posted, line):
             return
         self._timer.arm(deadline_ns)
         self.asleep = True
@@ -174,13 +181,17 @@ class PollerIdle:
             line.awake()
         self.sleeps += 1
         self.asleep = False
-        self._dispatch(ready)
+        if line is not None and line.is_raised():
+            self._owes_look = True
+        else:
+            self._dispatch(ready)
 
     def _spin(
         self, deadline_ns: int | None, posted: deque[Any], line: "InterruptLine | None"
     ) -> bool:
         """Look for a while; True if there is something to do. Descriptors are not looked at."""
-        until = now_ns() + self.spin_ns
+        now = now_ns()
+        until = self.window.end(now)
         if deadline_ns is not None and deadline_ns < until:
             until = deadline_ns
         while True:
@@ -190,12 +201,15 @@ class PollerIdle:
                     return True
             if posted or (line is not None and line.is_raised()):
                 return True
-            if now_ns() >= until:
+            now = now_ns()
+            if now >= until:
                 return False
-            os.sched_yield()
+            if not self.window.yield_core(now):
+                until = now
 
     def look(self) -> None:
         """Serve what is ready now."""
+        self._owes_look = False
         self._dispatch(self._poller.poll(0))
 
     def _dispatch(self, ready: list[tuple[Any, int]]) -> None:

@@ -327,6 +327,10 @@ class Processor:
         """Make `run` return after the present pass."""
         self.dispatcher.stopping = True
 
+    def close(self) -> None:
+        """End every thread where it stands, so that a machine nobody uses any more can be freed."""
+        self.dispatcher.close()
+
     def run_until(self, predicate: Callable[[], bool]) -> None:
         """Run until `predicate()` holds; raise Deadlock if it never can."""
         self.dispatcher.run_until(predicate)

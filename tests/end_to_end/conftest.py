@@ -19,6 +19,9 @@ from typing import Any
 import pytest
 
 from shared.connection_file import InstancePaths, instance_paths
+from tests.machines_given_back import stacks_given_back
+
+__all__ = ["stacks_given_back"]
 
 READY_SECONDS = 20.0
 END_SECONDS = 20.0
@@ -209,6 +212,20 @@ def kernel(start: Callable[..., Kernel]) -> Kernel:
     kernel = start("--verifier", holder=True)
     assert kernel.first_words == "ready\n", kernel.first_words
     return kernel
+
+
+@pytest.fixture(scope="module")
+def shared_kernel(private_run: Path) -> Iterator[Kernel]:
+    """One such kernel for those tests of a module that leave it as they found it."""
+    folder = Path(tempfile.mkdtemp(prefix="she-"))
+    kernel = Kernel(folder, [sys.executable, "-P", str(KERNEL_WITH_HOLDER)], "--verifier")
+    try:
+        assert kernel.first_words == "ready\n", kernel.first_words
+        yield kernel
+        assert kernel.process.poll() is None, kernel.log
+    finally:
+        kernel.leave()
+        shutil.rmtree(folder)
 
 
 @pytest.fixture

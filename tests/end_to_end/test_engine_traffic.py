@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import END_SECONDS
+from tests.end_to_end.conftest import END_SECONDS, Kernel
 from tests.end_to_end.traffic_end import End
 
 pytestmark = pytest.mark.processes
@@ -21,13 +21,14 @@ START, BACK = 4096, 1 << 21
 class Peer:
     """The other process."""
 
-    def __init__(self, kernel: str, *options: str) -> None:
+    def __init__(self, kernel: str, *options: str, module: str = "traffic_end") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.end_to_end.traffic_end", kernel, *options],
+            [sys.executable, "-P", "-m", f"tests.end_to_end.{module}", kernel, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        self.kernel = kernel
         self.qpn, self.buf, self.rkey = self.answer()
 
     def answer(self) -> Any:
@@ -57,9 +58,9 @@ Joined = tuple[End, Peer]
 
 
 @pytest.fixture
-def join(start: Callable[..., Any]) -> Iterator[Callable[..., Joined]]:
+def join(shared_kernel: Kernel) -> Iterator[Callable[..., Joined]]:
     """Connect this process with another one."""
-    kernel = start()
+    kernel = shared_kernel
     peers: list[Peer] = []
     ends: list[End] = []
 

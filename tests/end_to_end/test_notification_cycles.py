@@ -18,6 +18,7 @@ from contextlib import suppress
 
 import pytest
 
+from shared.verb_codes import IOCTL_GET_CQ_COMP_EVENT
 from user_proc.transport.kernel_starter import start_kernel
 from user_proc.verbs import enums as e
 from user_proc.verbs.cq import CQ, CompChannel
@@ -30,7 +31,7 @@ from user_proc.verbs.wr import RecvWR
 pytestmark = pytest.mark.processes
 
 NAME = f"cycles-{uuid.uuid4().hex[:8]}"
-FEW = 400
+FEW = 1_000
 MILLION = 1_000_000
 LOST_SECONDS = 20.0
 RECEIVES = 8
@@ -294,3 +295,13 @@ def test_no_wake_up_is_lost_in_a_million(
     context: Context, way: Callable[[Context, int], None], part: int
 ):
     way(context, MILLION // (PARTS * len(WAYS)))
+
+
+def test_requests_ahead_double_while_events_come_fast_up_to_a_bound(context: Context):
+    with Context(name="mthca0", kernel=NAME) as fast:
+        CompChannel(fast)
+        stream = fast.events.pump._streams[IOCTL_GET_CQ_COMP_EVENT]
+        assert stream.depth == 2
+        arm_before_the_entry(fast, 60)
+        assert stream.depth == 16
+        assert 0 < stream.out <= 16

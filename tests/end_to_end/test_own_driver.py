@@ -65,7 +65,7 @@ def test_a_wrong_variant_ends_the_kernel_with_the_pages_report(
 ):
     wrong = WRONG[name]
     driver = write(tmp_path, "mailbox.py", wrong.source())
-    kernel = start("--driver", f"{driver}:{ENTRY}", "--verifier", name="default")
+    kernel = start("--driver", f"{driver}:{ENTRY}", "--verifier", "--no-hca", name="default")
     done = run_program(tmp_path)
     assert kernel.end() == BUG_CHECKED
     if name == "leaks locked pages":  # found when the user has gone

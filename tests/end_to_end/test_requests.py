@@ -40,7 +40,8 @@ COMPLETIONS = {"inline": COMPLETION_INLINE, "dpc": COMPLETION_DPC, "device": COM
 
 
 @pytest.mark.parametrize("overlapped", [False, True])
-def test_every_method_and_completion(kernel: Any, overlapped: bool):
+def test_every_method_and_completion(shared_kernel: Any, overlapped: bool):
+    kernel = shared_kernel
     with (
         UserProcess.connect(kernel.name) as process,
         process.open_device("noop", overlapped=overlapped) as device,
@@ -76,10 +77,10 @@ def check(process: Any, device: Any, method: int, completion: int, data: bytes) 
     "status", [STATUS_IO_DEVICE_ERROR, STATUS_BUFFER_OVERFLOW, STATUS_DEVICE_BUSY]
 )
 def test_a_drivers_failure_reaches_the_caller(
-    kernel: Any, completion: int, overlapped: bool, status: int
+    shared_kernel: Any, completion: int, overlapped: bool, status: int
 ):
     with (
-        UserProcess.connect(kernel.name) as process,
+        UserProcess.connect(shared_kernel.name) as process,
         process.open_device("noop", overlapped=overlapped) as device,
     ):
         code = noop_fail_code(METHOD_BUFFERED, completion)
@@ -88,8 +89,8 @@ def test_a_drivers_failure_reaches_the_caller(
         assert caught.value.status == status
 
 
-def test_what_does_not_exist_is_a_status(kernel: Any):
-    with UserProcess.connect(kernel.name) as process:
+def test_what_does_not_exist_is_a_status(shared_kernel: Any):
+    with UserProcess.connect(shared_kernel.name) as process:
         with pytest.raises(NtStatusError) as caught:
             process.open_device("nobody")
         assert caught.value.status == STATUS_OBJECT_NAME_NOT_FOUND

@@ -18,31 +18,37 @@ import pytest
 
 from shared import verb_codes as codes
 from shared.verb_messages import (
+    AllocMw,
     CreateAh,
     CreateQp,
     CreateSrq,
+    DmBytes,
+    DmRange,
     ModifySrq,
     Multicast,
     Object,
+    RegDmMr,
     RegMr,
     ReregMr,
     ResizeCq,
     VerbMessage,
 )
 from shared.verb_reasons import VerbReason as Reason
+from shared.verbs_enums import ibv_access_flags
 from tests.end_to_end.verbs_holdings import everything_held, objects_held, wait_for_nothing_more
 from tests.end_to_end.verbs_raw import RawVerbs
 from tests.end_to_end.verbs_things import GROUP, MLID, Things
 from tests.kernel_proc.driver.queue_user import RC, XRC_RECV, attributes
 from user_proc.transport.kernel_control import kernel_state
 from user_proc.transport.kernel_starter import start_kernel
-from user_proc.verbs.device import Context
+from user_proc.verbs.device import DM, AllocDmAttr, Context
 from user_proc.verbs.pd import PD
 
 pytestmark = pytest.mark.processes
 
 NAME = f"handles-{uuid.uuid4().hex[:8]}"
 ROOT = Path(__file__).resolve().parents[2]
+ZERO_BASED = int(ibv_access_flags.IBV_ACCESS_ZERO_BASED)
 NOBODY = (0x7FFF_FFFF, 0xFFFF_FFFF)
 APART = 300  # how far the handles of each context lie from those of the next
 
@@ -69,15 +75,22 @@ def shifted(context: Context, place: int) -> Things:
     """One of everything, with handles that no other context has."""
     for _ in range(APART * place):
         PD(context).close()
-    return Things(context)
+    return with_memory(Things(context))
+
+
+def with_memory(things: Things) -> Things:
+    """Add memory of the device."""
+    things.dm = DM(things.context, AllocDmAttr(64))
+    return things
 
 
 def handles_of(things: Things) -> dict[str, int]:
     """One handle of each kind."""
     return {
-        "PD": things.pd.handle, "MR": things.mr.handle, "AH": things.ah._handle,
+        "PD": things.pd.handle, "MR": things.mr.handle, "MW": things.mw.handle,
+        "AH": things.ah._handle,
         "CQ": things.cq.handle, "SRQ": things.srq.handle, "QP": things.init._handle,
-        "XRCD": things.xrcd._handle,
+        "XRCD": things.xrcd._handle, "DM": things.dm.handle,
     }  # fmt: skip
 
 
@@ -110,6 +123,7 @@ def _qp(handle: int, own: dict[str, int], field: str, kind: int = RC) -> CreateQ
 FIELDS = [
     _object(codes.IOCTL_DEALLOC_PD, "PD"),
     _object(codes.IOCTL_DEREG_MR, "MR"),
+    _object(codes.IOCTL_DEALLOC_MW, "MW"),
     _object(codes.IOCTL_DESTROY_AH, "AH"),
     _object(codes.IOCTL_DESTROY_CQ, "CQ"),
     _object(codes.IOCTL_QUERY_SRQ, "SRQ"),
@@ -125,6 +139,15 @@ FIELDS = [
     Field("rereg_mr", "MR", codes.IOCTL_REREG_MR, lambda handle, _: ReregMr(handle, 4, 0, 0, 0, 0)),
     Field("rereg_mr pd", "PD", codes.IOCTL_REREG_MR,
           lambda handle, own: ReregMr(own["MR"], 2, handle, 0, 0, 0)),
+    _object(codes.IOCTL_IMPORT_PD, "PD"),
+    _object(codes.IOCTL_FREE_DM, "DM"),
+    Field("copy_to_dm", "DM", codes.IOCTL_COPY_TO_DM, lambda handle, _: DmBytes(handle, 0, b"x")),
+    Field("copy_from_dm", "DM", codes.IOCTL_COPY_FROM_DM, lambda handle, _: DmRange(handle, 0, 1)),
+    Field("reg_dm_mr", "DM", codes.IOCTL_REG_DM_MR,
+          lambda handle, own: RegDmMr(own["PD"], handle, 0, 64, ZERO_BASED)),
+    Field("reg_dm_mr pd", "PD", codes.IOCTL_REG_DM_MR,
+          lambda handle, own: RegDmMr(handle, own["DM"], 0, 64, ZERO_BASED)),
+    Field("alloc_mw", "PD", codes.IOCTL_ALLOC_MW, lambda handle, _: AllocMw(handle, 1)),
     Field("create_ah", "PD", codes.IOCTL_CREATE_AH,
           lambda handle, _: CreateAh(handle, 1, 1, 0, 0, 0, 0, bytes(16), 0, 0, 0, 0)),
     Field("resize_cq", "CQ", codes.IOCTL_RESIZE_CQ, lambda handle, _: ResizeCq(handle, 3, 0, 0)),
@@ -176,10 +199,10 @@ def world() -> Iterator[World]:
             Context(name="mthca0", kernel=NAME) as second,
         ):
             things, neighbour = shifted(context, 0), shifted(second, 1)
-            dead = Things(context)
+            dead = with_memory(Things(context))
             gone = handles_of(dead)
             dead.ud.detach_mcast(GROUP, MLID)
-            for one in (dead.xrcd, dead.channel, dead.pd):
+            for one in (dead.xrcd, dead.channel, dead.pd, dead.dm):
                 one.close()
             session = context.session()
             yield World(
@@ -212,7 +235,7 @@ def bad_handles(field: Field, world: World) -> dict[str, tuple[int, Reason]]:
 def test_a_handle_that_is_none(world: World, field: Field):
     before = objects_held(kernel_state(NAME))
     bad = bad_handles(field, world)
-    assert len(bad) == 5 + 6
+    assert len(bad) == 5 + 8
     assert len({handle for handle, _ in bad.values()}) == len(bad)
     for name, (handle, reason) in bad.items():
         answer = world.raw.ask(field.code, field.message(handle, world.own))
@@ -231,14 +254,16 @@ def test_every_verb_that_names_an_object_is_there():
         codes.IOCTL_QUERY_GID, codes.IOCTL_QUERY_PKEY, codes.IOCTL_MODIFY_PORT,
         codes.IOCTL_ALLOC_PD, codes.IOCTL_CREATE_CQ, codes.IOCTL_OPEN_XRCD,
         codes.IOCTL_GET_CA_FATAL_EVENT, codes.IOCTL_GET_CA_PORT_EVENT,
+        codes.IOCTL_QUERY_DEVICE_EX, codes.IOCTL_QUERY_CLOCK, codes.IOCTL_ALLOC_DM,
+        codes.IOCTL_EXPORT_CONTEXT, codes.IOCTL_IMPORT_CONTEXT,
     }  # fmt: skip
     assert asked | without == set(codes.VERB_NAMES)
-    print(f"{len(FIELDS)} fields, {11 * len(FIELDS)} handles")
+    print(f"{len(FIELDS)} fields, {13 * len(FIELDS)} handles")
 
 
 #: What holds what: a destruction that is refused, and how many hold it.
 BUSY = [
-    ("PD", codes.IOCTL_DEALLOC_PD, Reason.IN_USE, 10),
+    ("PD", codes.IOCTL_DEALLOC_PD, Reason.IN_USE, 11),
     ("CQ", codes.IOCTL_DESTROY_CQ, Reason.IN_USE, 13),
     ("SRQ", codes.IOCTL_DESTROY_SRQ, Reason.IN_USE, 1),
     ("XRCD", codes.IOCTL_CLOSE_XRCD, Reason.IN_USE, 2),

@@ -25,7 +25,7 @@ from user_proc.transport.kernel_starter import StartedKernel, start_kernel
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 12
+KILLS = 20
 MANY_KILLS = 200
 AT_A_TIME = 2
 MOST_STEPS = 150

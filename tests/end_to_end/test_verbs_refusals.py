@@ -140,7 +140,7 @@ QUERIES = [
     Row("query pkey index", lambda t: t.context.query_pkey(1, 64), -1, "there is no index 64"),
     Row("pkey that is not there", lambda t: t.context.get_pkey_index(1, 0x1234), -1, "not hold it"),
     Row("pkey of no port", lambda t: t.context.get_pkey_index(9, 0xFFFF), -1, "no port 9"),
-    Row("clock", lambda t: t.context.query_rt_values_ex(), EOPNOTSUPP, "has no clock"),
+    Row("clock", lambda t: t.context.query_rt_values_ex(2), EOPNOTSUPP, "its raw clock"),
 ]
 
 QUEUES = [

@@ -134,15 +134,29 @@ class End:
             wr.set_wr_rdma(remote[1], remote[0])
         self.qp.post_send(wr)
 
+    def send_many(
+        self, count: int, name: str, start: int, length: int, remote: tuple[int, int]
+    ) -> None:
+        for _ in range(count):
+            self.send(name, start, length, remote)
+
     def give_up_region(self) -> str:
         self.mr.close()
         return "gone"
 
+    def become_another(self) -> None:
+        """Be another program from now on, which ends with its input."""
+        os.execv("/bin/cat", ["cat"])
+
     def poll(self, count: int = 1) -> list[WC]:
+        return self.poll_of(self.cq, count)
+
+    @staticmethod
+    def poll_of(cq: CQ, count: int) -> list[WC]:
         found: list[WC] = []
         end = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < end:
-            got, completions = self.cq.poll(16)
+            got, completions = cq.poll(16)
             found += completions
             if not got:
                 os.sched_yield()
@@ -152,8 +166,8 @@ class End:
         return [completion.status for completion in self.poll(count)]
 
 
-def main() -> None:
-    end = End(sys.argv[1], private="private" in sys.argv)
+def serve(end: End) -> None:
+    """Say who it is, and do what it is told."""
     print(json.dumps([end.qp.qp_num, end.mr.buf, end.mr.rkey]), flush=True)
     for line in sys.stdin:
         name, *arguments = json.loads(line)
@@ -163,4 +177,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(End(sys.argv[1], private="private" in sys.argv))

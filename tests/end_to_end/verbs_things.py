@@ -7,7 +7,7 @@ from user_proc.verbs import enums as e
 from user_proc.verbs.addr import AH, GID, AHAttr, GlobalRoute
 from user_proc.verbs.cq import CQ, CompChannel
 from user_proc.verbs.device import Context
-from user_proc.verbs.mr import MR
+from user_proc.verbs.mr import MR, MW
 from user_proc.verbs.pd import PD
 from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPInitAttrEx
 from user_proc.verbs.srq import SRQ, SrqAttr, SrqInitAttr, SrqInitAttrEx
@@ -48,6 +48,7 @@ class Things:
         self.context = context
         self.pd = PD(context)
         self.mr = MR(self.pd, 8192, int(e.IBV_ACCESS_LOCAL_WRITE))
+        self.mw = MW(self.pd, int(e.IBV_MW_TYPE_1))
         self.ah = AH(self.pd, attr=AHAttr(dlid=1))
         self.channel = CompChannel(context)
         self.cq = CQ(context, 16, None, self.channel)

@@ -25,7 +25,7 @@ END_SECONDS = 20.0
 TOOLS = {
     "ib_send_lat": ["-n", "20"],
     "ib_send_bw": ["-n", "20", "-s", "1000", "-c", "UD"],
-    "ib_write_lat": ["-n", "20", "-s", "5000"],
+    "ib_write_lat": ["-n", "20", "-s", "5000", "-c", "UC"],
     "ib_write_bw": ["-n", "20", "-q", "2", "-l", "4"],
     "ib_read_lat": ["-n", "20", "-e"],
     "ib_read_bw": ["-n", "20", "-x", "0"],

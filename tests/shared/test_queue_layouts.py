@@ -125,6 +125,7 @@ def test_the_words_of_the_status_page_lie_on_lines_of_their_own():
         doorbell_layout.STATUS_SLEEPS_WORD,
         doorbell_layout.STATUS_SPIN_HINT_WORD,
         doorbell_layout.STATUS_FATAL_WORD,
+        doorbell_layout.STATUS_PROCESSOR_WORD,
     )
     lines = {word * 8 // 64 for word in words}
     assert len(lines) == len(words)

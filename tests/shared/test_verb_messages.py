@@ -47,6 +47,16 @@ HEADS: list[tuple[Any, str, int]] = [
     (v.OpenXrcd, "94 40 01", 0xA1491A01),
     (v.Multicast, "95 41 01", 0xFCEA9805),
     (v.Event, "96 42 01", 0x26483398),
+    (v.AllocMw, "94 43 01", 0x510A8A2C),
+    (v.WindowMade, "94 44 01", 0xDB4C3D79),
+    (v.QueryDeviceEx, "96 45 01", 0x2653C9FB),
+    (v.DeviceClock, "94 46 01", 0x88551F28),
+    (v.AllocDm, "94 47 01", 0xBDDA994D),
+    (v.DmBytes, "95 48 01", 0xC94435BB),
+    (v.DmRange, "95 49 01", 0x3A9BD297),
+    (v.DmContents, "93 4a 01", 0xADF3F363),
+    (v.RegDmMr, "97 4b 01", 0xBB54D1AF),
+    (v.ImportByDescriptor, "93 4c 01", 0x38A17B9F),
 ]
 CLASSES = [cls for cls, _, _ in HEADS]
 

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from user_proc.run_document import (
+    OTHER_PARTS,
     DocumentError,
     RunDocument,
     dump_strict,
     load_strict,
+    other_document,
     require_writable,
     write_text,
 )
@@ -91,6 +93,29 @@ def _umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
+
+
+@pytest.mark.parametrize("kind", OTHER_PARTS)
+def test_a_run_that_is_no_benchmarks_has_all_parts_of_its_kind(kind: str):
+    parts = dict.fromkeys(OTHER_PARTS[kind], 1)
+    text = other_document(kind, {"marks": []}, {}, parts)
+    assert load_strict(text)["kind"] == kind
+    for name in parts:
+        fewer = {part: value for part, value in parts.items() if part != name}
+        with pytest.raises(DocumentError, match=f"parts missing: .'{name}'"):
+            other_document(kind, {}, {}, fewer)
+        whole = json.loads(text)
+        del whole[name]
+        with pytest.raises(DocumentError, match=f"parts missing: .'{name}'"):
+            load_strict(json.dumps(whole))
+        with pytest.raises(DocumentError, match=r"parts unknown: .'more'"):
+            load_strict(json.dumps({**json.loads(text), "more": 1}))
+
+
+@pytest.mark.parametrize("kind", [["irp"], {}, 3, None])
+def test_a_kind_that_is_no_word_is_refused_like_any_unknown_text(kind: object):
+    with pytest.raises(DocumentError, match="parts missing"):
+        load_strict(json.dumps({"schema": 1, "kind": kind}))
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(

@@ -21,6 +21,8 @@ DEVICE_FIGURES: Final = (
     *FIGURES, "drops", "doorbells_rung", "doorbell_scans", "turns", "events_written",
     "page_look_ups", "private_copies",
 )  # fmt: skip
+_UNKNOWN: Final = dict.fromkeys(("bound", "region", "address", "length", "rights", "queue_pair"))
+_KEY_VARIANTS: Final = 8  # bits
 _NOTHING: Final = {**dict.fromkeys(FIGURES), "drops": None}
 
 
@@ -47,6 +49,21 @@ def queue_pair_figures(device: State, number: int) -> State:
     """Return a QP's figures; None for each if the HCA has no such QP (in Reset it has none)."""
     told = device.get("qps", {}).get(str(number))
     return dict(told["counters"]) if told is not None else dict(_NOTHING)
+
+
+def windows_of(state: State) -> State:
+    """Return the HCA's memory windows by what of their keys stays the same."""
+    told: State = device_of(state).get("windows", {})
+    return {str(window["key"] >> _KEY_VARIANTS): window for window in told.values()}
+
+
+def window_figures(windows: State, key: int) -> State:
+    """Return a window's key of now and what it is bound to; None for each that is not known.
+
+    `key` is the one it was allocated with.
+    """
+    told = windows.get(str(key >> _KEY_VARIANTS))
+    return {"key": key, **_UNKNOWN} if told is None else {"bound": told["region"] != 0, **told}
 
 
 def port_rows(state: State) -> list[State]:

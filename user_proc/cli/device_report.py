@@ -18,6 +18,7 @@ from shared.verbs_enums import (
     ibv_port_state,
 )
 from user_proc.cli.columns import labelled
+from user_proc.cli.extended_report import Fact, extended_facts, hexadecimal
 from user_proc.verbs import device_strings as words
 
 if TYPE_CHECKING:
@@ -26,24 +27,6 @@ if TYPE_CHECKING:
     from user_proc.verbs.port_attributes import PortAttr
 
 _PREFIX: Final = "IBV_"
-
-
-class Fact(NamedTuple):
-    """A label, the value for JSON, the text if that is another, and whether only -v shows it.
-
-    `names` stand below the text, one on each line.
-    """
-
-    label: str
-    value: Any
-    text: str | None = None
-    verbose: bool = False
-    names: Sequence[str] = ()
-
-    @property
-    def shown(self) -> str:
-        """Return the text for people."""
-        return str(self.value) if self.text is None else self.text
 
 
 class PortReport(NamedTuple):
@@ -87,7 +70,8 @@ def read_device(device: "Device", context: "Context", port: int | None) -> Devic
     attributes = context.query_device()
     numbers = range(1, attributes.phys_port_cnt + 1) if port is None else (port,)
     return DeviceReport(
-        _device_facts(device, attributes), [_read_port(context, number) for number in numbers]
+        [*_device_facts(device, attributes), *extended_facts(context)],
+        [_read_port(context, number) for number in numbers],
     )
 
 
@@ -112,8 +96,8 @@ def _device_facts(device: "Device", attributes: "DeviceAttr") -> list[Fact]:
     flags = attributes.device_cap_flags
     atomic = _named(attributes.atomic_caps, ibv_atomic_cap)
     shown: dict[str, Fact] = {
-        "max_mr_size": _hex("max_mr_size", attributes.max_mr_size),
-        "page_size_cap": _hex("page_size_cap", attributes.page_size_cap),
+        "max_mr_size": hexadecimal("max_mr_size", attributes.max_mr_size),
+        "page_size_cap": hexadecimal("page_size_cap", attributes.page_size_cap),
         "device_cap_flags": _flags("device_cap_flags", flags, ibv_device_cap_flags),
         "atomic_caps": Fact("atomic_cap", atomic, f"{atomic} ({attributes.atomic_caps})", True),
     }
@@ -145,7 +129,7 @@ def _port_facts(number: int, port: "PortAttr") -> list[Fact]:
         Fact("port_lid", port.lid),
         Fact("port_lmc", port.lmc, f"{port.lmc:#04x}"),
         Fact("link_layer", words.translate_link_layer(port.link_layer)),
-        _hex("max_msg_sz", port.max_msg_sz),
+        hexadecimal("max_msg_sz", port.max_msg_sz),
         _flags("port_cap_flags", port.port_cap_flags, ibv_port_cap_flags),
         Fact("max_vl_num", port.max_vl_num, words.translate_max_vl_num(port.max_vl_num), True),
         Fact("bad_pkey_cntr", port.bad_pkey_cntr, None, True),
@@ -193,10 +177,6 @@ def _bytes_of(code: int) -> int | None:
         return int(ibv_mtu(code).name.rpartition("_")[2])
     except ValueError:
         return None
-
-
-def _hex(label: str, value: int) -> Fact:
-    return Fact(label, value, f"{value:#x}", True)
 
 
 def _guid(label: str, guid: int) -> Fact:

@@ -253,6 +253,7 @@ def _values(kernel: "KernelStatus") -> dict[str, Any]:
         "uptime_s": None if kernel.uptime_ns is None else kernel.uptime_ns / _NS_PER_S,
         "drivers": kernel.drivers,
         "sessions": kernel.sessions,
+        **({} if kernel.problem is None else {"problem": kernel.problem}),
     }
 
 
@@ -265,6 +266,8 @@ def _words(kernel: "KernelStatus") -> str:
         case "dead":
             gone = "" if kernel.pid is None else f" (pid {kernel.pid} is gone)"
             return f"kernel {kernel.name!r} was killed{gone}; the next start of that name cleans up"
+        case "unusable":
+            return f"kernel {kernel.name!r} cannot be looked at: {kernel.problem}"
         case "ended":
             return (
                 f"kernel {kernel.name!r} has ended and left its log {kernel.log}; "

@@ -14,6 +14,7 @@ import typer
 from user_proc.cli.bench_command import bench_commands
 from user_proc.cli.compare_command import compare
 from user_proc.cli.devinfo_command import devinfo
+from user_proc.cli.experiment_command import experiment_commands
 from user_proc.cli.help_pages import Command, Group
 from user_proc.cli.kernel_command import kernel_commands
 from user_proc.cli.outcome import report_errors
@@ -43,6 +44,7 @@ app.command("compare", cls=Command)(compare)
 app.command("devinfo", cls=Command)(devinfo)
 app.command("show", cls=Command)(show)
 app.add_typer(kernel_commands, name="kernel")
+app.add_typer(experiment_commands, name="experiment")
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 # Said here a second time so that a help page needs none of the tables.
 KINDS: Final = (
-    "session", "pd", "mr", "ah", "cq", "qp", "srq", "xrcd", "port", "irp", "thread", "device",
+    "session", "pd", "mr", "mw", "ah", "cq", "qp", "srq", "xrcd", "port", "irp", "thread", "device",
     "command", "memory",
 )  # fmt: skip
 REQUESTS: Final = "wr"
-_WITH_FIGURES: Final = ("qp", "device")  # other than what the kernel knows
+_WITH_FIGURES: Final = ("qp", "mw", "device")  # other than what the kernel knows
 _QPN_END: Final = 1 << 24
 
 

@@ -7,8 +7,8 @@ Rules: imports nothing of the kernel: the state is data of another program.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from shared.verb_codes import HCA_DEVICE, VERB_NAMES
 from user_proc.cli.device_figures import (
@@ -16,6 +16,8 @@ from user_proc.cli.device_figures import (
     device_of,
     queue_pair_figures,
     silence,
+    window_figures,
+    windows_of,
 )
 from user_proc.verbs.utils import qp_state_to_str, qp_type_to_str
 
@@ -52,23 +54,37 @@ def object_rows(state: State, kind: str) -> Rows:
 
 def _objects(state: State, kind: str) -> Iterator[dict[str, Any]]:
     owners = _owners(state)
-    device = device_of(state) if kind == "QP" else {}
+    known, told = _TOLD_BY_THE_HCA.get(kind, _NOTHING_TOLD)
+    source = known(state)
     for context in _contexts(state):
         owner = _owned(owners, context)
         head = {key: owner[key] for key in ("session", "pid", "context", "dead")}
         for found in context["objects"]:
             if found["kind"] == kind:
                 row = {**head, **found}
-                yield {**row, **_of_queue_pair(row, device)} if kind == "QP" else row
+                # The HCA of now may have given the number of an object of before to another.
+                yield {**row, **told(row, {} if row["dead"] else source)}
 
 
 def _of_queue_pair(row: State, device: State) -> dict[str, Any]:
-    # The HCA of now may have given the number of a QP of before to another.
     return {
         "type": qp_type_to_str(row["type"]),
         "state": qp_state_to_str(row["state"]),
-        **queue_pair_figures({} if row["dead"] else device, row["number"]),
+        **queue_pair_figures(device, row["number"]),
     }
+
+
+def _of_window(row: State, windows: State) -> dict[str, Any]:
+    return window_figures(windows, row["key"])
+
+
+_Told = tuple[Callable[[State], State], Callable[[State, State], dict[str, Any]]]
+_NOTHING_TOLD: Final[_Told] = (lambda state: {}, lambda row, source: {})
+#: The kinds of which the HCA knows more than the driver: where that is, and what of it is shown.
+_TOLD_BY_THE_HCA: Final[dict[str, _Told]] = {
+    "QP": (device_of, _of_queue_pair),
+    "MW": (windows_of, _of_window),
+}
 
 
 def session_rows(state: State) -> Rows:

@@ -83,6 +83,17 @@ _OBJECTS: Final = {
         Column("access", "ACCESS", _access),
         Column("usable", "USABLE"),
     ),
+    "mw": _objects(
+        "MW",
+        Column("type", "TYPE"),
+        Column("key", "KEY", hex),
+        Column("bound", "BOUND"),
+        Column("region", "REGION", hex),
+        Column("address", "ADDRESS", hex),
+        Column("length", "LENGTH"),
+        Column("rights", "RIGHTS", " ".join),
+        Column("queue_pair", "QP", hex),
+    ),
     "ah": _objects(
         "AH",
         Column("port", "PORT"),

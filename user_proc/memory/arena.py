@@ -97,9 +97,10 @@ class ArenaBuffer:
 class _Segment:
     """One granted segment, mapped here; `shared` if it is cut up for many buffers."""
 
-    __slots__ = ("arena_id", "free", "mapping", "shared")
+    __slots__ = ("arena_id", "base", "free", "mapping", "shared")
 
-    def __init__(self, arena_id: int, mapping: mmap.mmap, shared: bool) -> None:
+    def __init__(self, arena_id: int, mapping: mmap.mmap, base: int, shared: bool) -> None:
+        self.base = base
         self.arena_id = arena_id
         self.mapping = mapping
         self.shared = shared
@@ -140,6 +141,17 @@ class ArenaAllocator:
         returned = weakref.finalize(block, self._returned.append, (segment, offset, taken))
         returned.atexit = False
         return ArenaBuffer(self, block)
+
+    def view(self, address: int, length: int) -> memoryview | None:
+        """Give a range of this process's memory that lies in one segment; None if it does not."""
+        if os.getpid() != self._owner:
+            raise ForkedProcess(self._lifeline.name)
+        with self._lock:
+            for segment in self._segments:
+                start = address - segment.base
+                if start >= 0 and 0 < length <= len(segment.mapping) - start:
+                    return memoryview(segment.mapping)[start : start + length]
+        return None
 
     def collect(self) -> None:
         """Reuse what has been given back; segments no longer used go back to the kernel.
@@ -213,7 +225,7 @@ class ArenaAllocator:
         except BaseException:
             self._lifeline.free_arena(arena_id)
             raise
-        segment = _Segment(arena_id, mapping, shared)
+        segment = _Segment(arena_id, mapping, base, shared)
         self._segments.append(segment)
         return segment
 

@@ -15,16 +15,9 @@ Spec: shared/cqe_layout.py; shared/doorbell_layout.py (arm words).
 import threading
 from typing import Any, Final
 
+from shared.arm_words import ArmWords
 from shared.cqe_layout import CQE, CQE_SIZE, CQE_VALID_WORD, Cqe
-from shared.doorbell_layout import (
-    ARM_ANY_AGE_MASK,
-    ARM_ANY_AGE_SHIFT,
-    ARM_SEQUENCE_MASK,
-    ARM_SEQUENCE_SHIFT,
-    ARM_SOLICITED,
-    INDEX_MASK,
-    RING_CQ_ARM,
-)
+from shared.doorbell_layout import RING_CQ_ARM
 from shared.live_words import publish_fence, words64
 from user_proc.provider.doorbell_writer import DoorbellWriter
 from user_proc.provider.queue_table import QueueTable
@@ -69,15 +62,14 @@ class CqRing:
     """One completion queue; its memory must be zeroed before the HCA is told of it."""
 
     __slots__ = (
-        "_any_age",
         "_arm_slot",
+        "_arm_words",
         "_buffer",
         "_consumer_slot",
         "_index",
         "_next",
         "_queues",
         "_released",
-        "_sequence",
         "_swept",
         "_writer",
         "lock",
@@ -99,9 +91,7 @@ class CqRing:
         self._arm_slot: Final = arm_slot
         self._index = 0
         self._released = False
-        # Another sequence number than the slot's last queue had, so that the first arm is one.
-        self._sequence = writer.word(arm_slot) >> ARM_SEQUENCE_SHIFT & ARM_SEQUENCE_MASK
-        self._any_age = 0  # arms since the last one for any entry, 0 if there was none
+        self._arm_words: Final = ArmWords(writer.word(arm_slot))
         self._swept: Final[set[int]] = set()
         self.lock: Final = threading.Lock()
         writer.store(consumer_slot, 0)
@@ -136,14 +126,7 @@ class CqRing:
     def arm(self, solicited_only: bool) -> None:
         """Ask for one event, at the next entry or the next solicited one."""
         with self.lock:
-            self._sequence = self._sequence % ARM_SEQUENCE_MASK + 1
-            word = self._sequence << ARM_SEQUENCE_SHIFT | self._index & INDEX_MASK
-            if not solicited_only:
-                self._any_age = 1
-            else:
-                word |= ARM_SOLICITED | self._any_age << ARM_ANY_AGE_SHIFT
-                if self._any_age:
-                    self._any_age = min(self._any_age + 1, ARM_ANY_AGE_MASK)
+            word = self._arm_words.next(self._index, solicited_only)
             self._writer.ring(RING_CQ_ARM, self._arm_slot, word)
 
     def sweep(self, qpn: int) -> None:

@@ -19,10 +19,15 @@ from shared.doorbell_layout import (
     RING_WORD,
     RUNG_WORD,
     STATUS_FATAL_WORD,
+    STATUS_PROCESSOR_WORD,
     STATUS_SLEEPS_WORD,
     STATUS_SPIN_HINT_WORD,
 )
-from shared.live_words import full_fence, publish_fence, words64
+from shared.live_words import fence_after_unlock, publish_fence, words64
+from user_proc.provider.processor_choice import leave_processor
+
+_RING_MASK: Final = RING_ENTRIES - 1
+_CHOOSE_MASK: Final = 15  # every 16th empty look: is this the HCA's processor?
 
 
 class DoorbellWriter:
@@ -32,7 +37,7 @@ class DoorbellWriter:
     earlier writer of the same segment is gone on from.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_poke", "_rung", "_status", "_words")
+    __slots__ = ("__weakref__", "_lock", "_poke", "_rests", "_rung", "_status", "_words")
 
     def __init__(self, segment: memoryview, status_page: memoryview, poke: int) -> None:
         self._words: Final = words64(segment)
@@ -40,6 +45,7 @@ class DoorbellWriter:
         self._poke: Final = poke
         self._lock: Final = threading.Lock()
         self._rung = self._words[RUNG_WORD]
+        self._rests = 0
 
     def store(self, slot: int, value: int) -> None:
         """Store an index word and ring nothing."""
@@ -55,11 +61,11 @@ class DoorbellWriter:
         with self._lock:
             words[FIRST_SLOT_WORD + slot] = value
             rung = self._rung
-            words[RING_WORD + rung % RING_ENTRIES] = kind << KIND_SHIFT | slot
+            words[RING_WORD + (rung & _RING_MASK)] = kind << KIND_SHIFT | slot
             publish_fence()
             self._rung = rung = rung + 1
             words[RUNG_WORD] = rung
-        full_fence()
+        fence_after_unlock()
         if self._status[STATUS_SLEEPS_WORD]:
             os.eventfd_write(self._poke, 1)
 
@@ -67,6 +73,23 @@ class DoorbellWriter:
     def spin_hint(self) -> int:
         """Empty looks before a poller should yield, as the HCA sees it now."""
         return self._status[STATUS_SPIN_HINT_WORD]
+
+    def rest(self, looks: int) -> bool:
+        """Yield the processor after so many empty looks, if the HCA's hint says so.
+
+        Now and then look whether it is the HCA's own, and leave that to it.
+
+        False, and no yield, if the HCA has said that it is dead.
+        """
+        status = self._status
+        if status[STATUS_FATAL_WORD]:
+            return False
+        if looks > status[STATUS_SPIN_HINT_WORD]:
+            os.sched_yield()
+        self._rests = rests = self._rests + 1
+        if not rests & _CHOOSE_MASK and not status[STATUS_SLEEPS_WORD]:
+            leave_processor(status[STATUS_PROCESSOR_WORD] - 1)
+        return True
 
     @property
     def device_is_dead(self) -> bool:

@@ -74,6 +74,23 @@ class SendRing:
         self._wr_ids[index] = wr_id
         self.head += 1
 
+    def post(self, wr_id: int, entry: bytes) -> bool:
+        """Do `put` and `publish` for one request; False if there is no room or no memory.
+
+        Called without `lock`, which it takes.
+        """
+        with self.lock:
+            head = self.head
+            if self.released or head - self._tail >= self.limit:
+                return False
+            index = head & self._mask
+            at = index * self._stride
+            self._view[at : at + len(entry)] = entry
+            self._wr_ids[index] = wr_id
+            self.head = head = head + 1
+            self._writer.ring(self._kind, self._slot, head)
+        return True
+
     def publish(self) -> None:
         """Tell the HCA how many have been put."""
         self._writer.ring(self._kind, self._slot, self.head)

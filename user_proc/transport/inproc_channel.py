@@ -20,6 +20,7 @@ from shared.envelope import KIND_THREAD_EXIT
 from shared.messages import Welcome
 from shared.nt_status import nt_success
 from user_proc.errors import ConnectionClosed, KernelRefused, SofthcaError
+from user_proc.transport.burst_port import BurstPort
 from user_proc.transport.completion_table import CompletionTable, Flag
 from user_proc.transport.kernel_channel import KernelChannel
 from user_proc.transport.lifeline_channel import OpenedDoorbells
@@ -153,11 +154,11 @@ class InprocChannel(KernelChannel):
         if self._listener is not None:
             self._listener.end(ConnectionClosed(self.name))
 
-    def _make_port(self, number: int) -> ThreadPort:
+    def _make_port(self, number: int) -> BurstPort:
         return InprocPort(self, number)
 
 
-class InprocPort(ThreadPort):
+class InprocPort(BurstPort):
     """A port whose socket is a pair of queues."""
 
     __slots__ = ("_answer", "_begun")

@@ -19,6 +19,7 @@ import zmq
 from shared.envelope import KIND_ECHO, MAX_PAYLOAD, REQUEST_ID_SHIFT
 from shared.messages import Welcome
 from user_proc.errors import ConnectionClosed, ForkedProcess, SofthcaError
+from user_proc.transport.burst_port import BurstPort
 from user_proc.transport.completion_table import CompletionTable, Credit, PendingRequest
 from user_proc.transport.listener import CompletionListener
 from user_proc.transport.request_socket_factory import make_dealer
@@ -80,7 +81,7 @@ class KernelChannel:
         self.closed = False
         self._endpoint: Final = endpoint
         self._listener_endpoint: Final = listener_endpoint
-        self._max_requests: Final = welcome.max_requests
+        self.max_requests: Final = welcome.max_requests
         self._pid: Final = os.getpid()
         self._lock = threading.Lock()
         self._listener_lock = threading.Lock()
@@ -94,10 +95,10 @@ class KernelChannel:
         self._retired: list[_Figures] = []
         _open.add(self)
 
-    def port(self) -> ThreadPort:
+    def port(self) -> BurstPort:
         """Give the calling thread's port."""
         try:
-            port: ThreadPort = self._local.port
+            port: BurstPort = self._local.port
         except AttributeError:
             return self._new_port()
         return port
@@ -116,7 +117,7 @@ class KernelChannel:
             with self._listener_lock:
                 listener = self._listener
                 if listener is None:
-                    answers = self._max_requests + _PORT_ANSWERS
+                    answers = self.max_requests + _PORT_ANSWERS
                     socket = self.make_socket(answers, self._listener_endpoint)
                     listener = self._listener = CompletionListener(self, socket)
         return listener
@@ -216,7 +217,7 @@ class KernelChannel:
         self._listener_lock = threading.Lock()
         self._listener = None
 
-    def _new_port(self) -> ThreadPort:
+    def _new_port(self) -> BurstPort:
         self._check_usable()
         with self._lock:
             number = self._last_thread = self._last_thread + 1
@@ -233,8 +234,8 @@ class KernelChannel:
         self._local.port = port
         return port
 
-    def _make_port(self, number: int) -> ThreadPort:
-        return ThreadPort(self, number)
+    def _make_port(self, number: int) -> BurstPort:
+        return BurstPort(self, number)
 
     def _fold_retired(self) -> None:
         """Replace the oldest entries by their sum; finalisers may append meanwhile."""

@@ -45,7 +45,8 @@ class KernelStatus:
     """What is known of a kernel by its name alone.
 
     `state` is "running"; "starting", or just stopping; "dead" when only the leftovers of one that
-    was killed are there; "ended" when it left nothing but its log; "none".
+    was killed are there; "ended" when it left nothing but its log; "none"; "unusable" in a list, if
+    its folder cannot be looked into, which `problem` tells of.
     `sessions` and `drivers` are None where the kernel was not asked, or did not answer.
     """
 
@@ -60,6 +61,7 @@ class KernelStatus:
     uptime_ns: int | None = None
     sessions: list[dict[str, Any]] | None = None
     drivers: list[dict[str, Any]] | None = None
+    problem: str | None = None
 
     @property
     def running(self) -> bool:
@@ -75,7 +77,7 @@ def kernel_status(name: str = DEFAULT_INSTANCE, *, ask: bool = False) -> KernelS
         status = _status(paths, record)
     if not ask or record is None:
         return status
-    state = _ask_for_state(paths, record)
+    state = _ask_for_state(paths, record, STATE_SECONDS)
     if state is None:
         return status
     return replace(status, sessions=state["server"]["sessions"], drivers=state["drivers"])
@@ -104,8 +106,16 @@ def kernel_state(
 def list_kernels() -> list[KernelStatus]:
     """Look at every instance of this user that runs or has left something, by name."""
     with folder_errors():
-        states = [_status(paths, running_record(paths)) for paths in list_instances()]
+        instances = list_instances()
+    states = [_status_or_problem(paths) for paths in instances]
     return [status for status in states if status.state != "none"]
+
+
+def _status_or_problem(paths: InstancePaths) -> KernelStatus:
+    try:
+        return _status(paths, running_record(paths))
+    except (RuntimeFolderError, OSError) as error:
+        return KernelStatus(paths.name, "unusable", None, paths.folder, problem=str(error))
 
 
 def stop_kernel(name: str = DEFAULT_INSTANCE, timeout: float = STOP_SECONDS) -> bool:
@@ -183,7 +193,7 @@ def _nothing_to_stop(paths: InstancePaths) -> KernelNotRunning:
 
 
 def _ask_for_state(
-    paths: InstancePaths, record: ConnectionRecord, seconds: float = STATE_SECONDS
+    paths: InstancePaths, record: ConnectionRecord, seconds: float
 ) -> dict[str, Any] | None:
     """Have the kernel write its state, and read it; None if it does not in time, or has ended."""
     path = paths.folder / "state.json"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.kernel_proc.driver.hca_box import HcaBox, HcaSession
+from tests.kernel_proc.driver.kernel_client_user import Client
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,3 +25,10 @@ def box() -> Iterator[HcaBox]:
 @pytest.fixture
 def session(box: HcaBox) -> HcaSession:
     return box.session()
+
+
+@pytest.fixture
+def client(box: HcaBox) -> Iterator[Client]:
+    kernel = Client(box)
+    yield kernel
+    kernel.close()

@@ -255,6 +255,7 @@ class HcaBox:
         if self not in self.made:
             return
         self.made.remove(self)
+        self.processor.close()
         self.bus.detach(self.link)
         self.link.close()
         self.memory.close()

@@ -87,7 +87,7 @@ def test_verbs_reach_the_process_and_its_death_is_survived(far: ProcessBox):
 
 
 def test_modelled_time_is_reported_beside_the_time_it_took():
-    box = ProcessBox(HcaSettings(latency_model="prm-ceiling", latency_factor=0.01))
+    box = ProcessBox(HcaSettings(latency_model="plausible"))
     session = box.session()
     journal = box.life.channel.journal
     journal.clear()

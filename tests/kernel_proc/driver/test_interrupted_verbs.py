@@ -15,8 +15,10 @@ from kernel_proc.hca_abi import command_opcodes as op
 from shared.message_codec import Message
 from shared.nt_status import STATUS_IO_DEVICE_ERROR
 from shared.verb_codes import (
+    IOCTL_ALLOC_MW,
     IOCTL_ALLOC_PD,
     IOCTL_CREATE_CQ,
+    IOCTL_DEALLOC_MW,
     IOCTL_DEREG_MR,
     IOCTL_DESTROY_CQ,
     IOCTL_MODIFY_PORT,
@@ -26,7 +28,7 @@ from shared.verb_codes import (
     IOCTL_REG_MR,
     IOCTL_REREG_MR,
 )
-from shared.verb_messages import CreateCq, ModifyPort, Object, PortQuery, RegMr, ReregMr
+from shared.verb_messages import AllocMw, CreateCq, ModifyPort, Object, PortQuery, RegMr, ReregMr
 from shared.verb_reasons import VerbReason
 from tests.kernel_proc.driver.hca_box import HcaBox, HcaSession, answer_of, good, verb
 
@@ -49,6 +51,16 @@ def rereg_mr(session: HcaSession) -> tuple[int, Message]:
     handle = good(session, *reg_mr(session)).handle
     address = session.arena(REG_PAGES * PAGE)
     return IOCTL_REREG_MR, ReregMr(handle, 1, 0, address, REG_PAGES * PAGE, 0)
+
+
+def alloc_mw(session: HcaSession) -> tuple[int, Message]:
+    pd = good(session, IOCTL_ALLOC_PD).handle
+    session.box.life.numbers.mpt._next = 4096
+    return IOCTL_ALLOC_MW, AllocMw(pd, 1)
+
+
+def dealloc_mw(session: HcaSession) -> tuple[int, Message]:
+    return IOCTL_DEALLOC_MW, Object(good(session, *alloc_mw(session)).handle)
 
 
 def create_cq(session: HcaSession) -> tuple[int, Message]:
@@ -74,6 +86,8 @@ LENGTHS: dict[Scenario, int] = {
     reg_mr: 4,
     rereg_mr: 4,
     dereg_mr: 2,
+    alloc_mw: 2,
+    dealloc_mw: 2,
     create_cq: 4,
     destroy_cq: 3,
     query_gid: 2,
@@ -141,7 +155,8 @@ def test_a_death_at_a_command_leaves_nothing(
 
     box.at_command(nth, die)
     answer = verb(session, ioctl, message)
-    finished = ioctl in (IOCTL_DEREG_MR, IOCTL_DESTROY_CQ) and answer.errno == 0
+    ends = (IOCTL_DEREG_MR, IOCTL_DEALLOC_MW, IOCTL_DESTROY_CQ)
+    finished = ioctl in ends and answer.errno == 0
     assert finished or answer[:2] == (errno.EIO, VerbReason.DEVICE_FATAL) or answer.detail == 4
     assert verb(session, IOCTL_QUERY_DEVICE, None)[:2] == (errno.EIO, VerbReason.DEVICE_FATAL)
     assert session.try_open()[0] == STATUS_IO_DEVICE_ERROR

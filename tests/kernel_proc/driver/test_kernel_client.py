@@ -2,30 +2,18 @@
 
 import errno
 import os
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from kernel_proc.channel_interface.verbs_table import (
     IOCTL_INTERNAL_QUERY_VERBS,
     VerbAnswer,
-    VerbsTable,
 )
 from kernel_proc.driver.notification import notification_of
-from kernel_proc.io_manager.create_close import get_device_object_pointer
-from kernel_proc.io_manager.device_stack import call_driver
-from kernel_proc.io_manager.file_object import FileObject
-from kernel_proc.io_manager.io_build import build_device_io_control_request
-from kernel_proc.io_manager.irp import get_next_irp_stack_location
-from kernel_proc.io_manager.irp_flags import GENERIC_READ, GENERIC_WRITE
-from kernel_proc.io_manager.stack_location import IoStatusBlock
 from kernel_proc.scheduling.event import Event as KernelEvent
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL, PASSIVE_LEVEL
 from kernel_proc.scheduling.kthread import create_system_thread
 from shared import verb_codes as codes
-from shared.nt_status import STATUS_PENDING, STATUS_SUCCESS, nt_error
-from shared.verb_codes import HCA_DEVICE
+from shared.nt_status import nt_error
 from shared.verb_messages import (
     NO_FD,
     CreateCq,
@@ -39,73 +27,18 @@ from shared.verb_messages import (
 )
 from shared.verb_reasons import VerbReason as Reason
 from tests.kernel_proc.driver.hca_box import HcaBox
+from tests.kernel_proc.driver.kernel_client_user import Client, settle
 from tests.kernel_proc.driver.queue_user import (
     ERR,
     INIT,
     RC,
     CqUser,
-    Doorbells,
     QueueUser,
     ReceiveUser,
     attributes,
 )
 
 STATE, TO_INIT = 0x1, 0x39
-
-
-class Client:
-    """A kernel client in a system thread."""
-
-    def __init__(self, box: HcaBox) -> None:
-        self.box = box
-        self.file: FileObject | None = None
-        self.table: VerbsTable = box.processor.run_thread(self._open)
-        self.doorbells = Doorbells(self.table.doorbells)
-
-    def _open(self) -> VerbsTable:
-        box = self.box
-        thread = box.processor.current_thread
-        assert thread is not None
-        access = GENERIC_READ | GENERIC_WRITE
-        status, file, device = get_device_object_pointer(box.io, thread, HCA_DEVICE, access)
-        assert status == STATUS_SUCCESS
-        assert file is not None
-        assert device is not None
-        self.file = file
-        found: list[VerbsTable] = []
-        event, iosb = KernelEvent(box.processor, notification=True), IoStatusBlock()
-        irp = build_device_io_control_request(
-            IOCTL_INTERNAL_QUERY_VERBS, device, None, 0, found, 0, True, event, iosb
-        )
-        assert irp is not None
-        get_next_irp_stack_location(irp).file_object = file
-        status = call_driver(device, irp)
-        if status == STATUS_PENDING:
-            event.wait()
-        return found[0]
-
-    def call(self, code: int, request: Any = None, on_completion: Any = None) -> VerbAnswer:
-        answer: VerbAnswer = self.box.processor.run_thread(
-            self.table.call, code, request, on_completion
-        )
-        return answer
-
-    def good(self, code: int, request: Any = None, on_completion: Any = None) -> VerbAnswer:
-        answer = self.call(code, request, on_completion)
-        assert answer.errno == 0, answer
-        return answer
-
-    def close(self) -> None:
-        file, self.file = self.file, None
-        if file is not None:
-            self.box.processor.run_thread(file.dereference)
-
-
-@pytest.fixture
-def client(box: HcaBox) -> Iterator[Client]:
-    kernel = Client(box)
-    yield kernel
-    kernel.close()
 
 
 def make_cq(client: Client, on_completion: Any = None, cqe: int = 15) -> CqUser:
@@ -132,12 +65,6 @@ def make_qp(client: Client, cq: CqUser, srq: int = 0) -> tuple[Any, ReceiveUser 
 def to_error(client: Client, handle: int) -> None:
     client.good(codes.IOCTL_MODIFY_QP, attributes(handle, TO_INIT, qp_state=INIT))
     client.good(codes.IOCTL_MODIFY_QP, attributes(handle, STATE, qp_state=ERR))
-
-
-def settle(client: Client) -> None:
-    while client.box.hca.run_once():
-        pass
-    client.box.processor.run_thread(lambda: None)
 
 
 def test_a_completion_calls_the_client_at_dispatch_level(client: Client):

@@ -171,6 +171,6 @@ class TextAddressSpaceModel(AddressSpaceModel):
 
 
 TestAddressSpaceModel = AddressSpaceModel.TestCase
-TestAddressSpaceModel.settings = settings(max_examples=90, stateful_step_count=50)
+TestAddressSpaceModel.settings = settings(max_examples=200, stateful_step_count=50)
 TestTextAddressSpaceModel = TextAddressSpaceModel.TestCase
 TestTextAddressSpaceModel.settings = settings(max_examples=30, stateful_step_count=50)

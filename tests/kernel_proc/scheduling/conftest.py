@@ -32,7 +32,7 @@ def checked() -> Processor:
 def real(request: pytest.FixtureRequest) -> Iterator[Processor]:
     """A processor that really sleeps, at once or after it has looked for a while."""
     processor = Processor(RealClock())
-    processor.dispatcher.idle.spin_ns = request.param
+    processor.dispatcher.idle.window.length_ns = request.param
     yield processor
     processor.dispatcher.idle.close()
 

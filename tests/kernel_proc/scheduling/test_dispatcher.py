@@ -254,6 +254,37 @@ def test_an_ended_thread_is_gone_when_nobody_refers_to_it(processor: Processor):
     assert gone() is None
 
 
+@pytest.mark.parametrize("waits_again", [False, True])
+def test_a_machine_that_is_closed_can_be_freed(waits_again: bool):
+    left: list[str] = []
+
+    def wait_for_ever(processor: Processor, kept: Tracked) -> None:
+        try:
+            Event(processor, notification=True).wait()
+        finally:
+            left.append(kept.__class__.__name__)
+            if waits_again:
+                delay_execution(processor, 10)
+
+    def live_and_close() -> "weakref.ref[Tracked]":
+        processor, kept = Processor(VirtualClock()), Tracked()
+        create_system_thread(processor, wait_for_ever, processor, kept)
+        processor.run_thread(lambda: None)
+        assert not left
+        processor.close()
+        return weakref.ref(kept)
+
+    gone = live_and_close()
+    gc.collect()
+    assert gone() is None
+    assert left == ["Tracked"]
+
+
+def test_no_thread_can_close_the_machine_it_runs_on(processor: Processor):
+    with pytest.raises(RuntimeError, match="no thread of it can close it"):
+        processor.run_thread(processor.close)
+
+
 def test_a_deep_stack_of_one_thread_leaves_the_others_their_own(processor: Processor):
     def dive(depth: int) -> int:
         if depth:

@@ -25,6 +25,7 @@ from kernel_proc.scheduling.timer_descriptor import TimerDescriptor
 from kernel_proc.scheduling.wait import delay_execution
 from shared.clock import now_ns
 from shared.nt_status import STATUS_TIMEOUT
+from shared.spin_window import SpinWindow
 
 MILLISECOND = 1_000_000
 
@@ -443,7 +444,7 @@ def test_what_comes_while_the_processor_looks_needs_no_sleep(
 ):
     processor = Processor(RealClock())
     idle = processor.dispatcher.idle
-    idle.spin_ns = 10_000_000_000  # whoever sleeps in this test has not looked
+    idle.window = SpinWindow(10_000_000_000, 10_000_000_000)  # who sleeps here has not looked
     bound, connected = sockets(0)
     received: list[bytes] = []
 
@@ -464,7 +465,7 @@ def test_what_comes_while_the_processor_looks_needs_no_sleep(
 
 def test_looking_ends_at_the_deadline_of_a_timer():
     processor = Processor(RealClock())
-    processor.dispatcher.idle.spin_ns = 10_000_000_000
+    processor.dispatcher.idle.window = SpinWindow(10_000_000_000, 10_000_000_000)
     began = processor.clock.now_ns()
     processor.run_thread(delay_execution, processor, 2 * MILLISECOND)
     assert processor.clock.now_ns() - began < 5_000_000_000

@@ -1,9 +1,10 @@
 """The command `softhca` as a user starts it: a process, its output and its exit code."""
 
+import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,22 +17,25 @@ def environment(columns: int = 100) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns)}
 
 
+def run_to_end(
+    folder: Path, *arguments: str, columns: int = 100, command: Sequence[str] = COMMAND
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, from a folder."""
+    return subprocess.run(
+        [*command, *arguments],
+        env=environment(columns),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+
+
 @pytest.fixture
 def softhca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command to its end, from an empty folder."""
-
-    def run(*arguments: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, *arguments],
-            env=environment(columns),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=50,
-        )
-
-    return run
+    return functools.partial(run_to_end, tmp_path)
 
 
 @pytest.fixture

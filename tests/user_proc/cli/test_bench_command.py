@@ -117,10 +117,12 @@ def check_document(document: dict[str, Any]) -> None:
     assert "over a direct call" in questions[0]
 
 
-def test_stages_are_in_the_table_and_in_the_document(softhca: Run):
+def test_stages_are_in_the_table_and_in_the_document_alone_on_standard_output(softhca: Run):
     done = softhca("bench", "--tiny", "--stages", "--json", "-", "--no-progress")
     assert done.returncode == 0, done.stderr
     document = load_strict(done.stdout)
+    check_document(document)
+    assert HEADING in done.stderr
     assert len(document["stages"]) == 6
     for row in document["stages"]:
         assert row["incomplete"] <= row["requests"]
@@ -143,25 +145,13 @@ def test_an_open_loop_is_not_mixed_with_closed_rows(softhca: Run):
     assert "Open loop: 2000 starts a second" in done.stderr
 
 
-def test_json_on_standard_output_is_json_alone(softhca: Run):
-    done = softhca("bench", "--tiny", "--json", "-", "--no-progress")
-    assert done.returncode == 0, done.stderr
-    check_document(load_strict(done.stdout))
-    assert HEADING in done.stderr
-
-
-def test_csv_on_standard_output_is_csv_alone(softhca: Run):
-    done = softhca("bench", "--tiny", "--csv", "-")
-    assert done.returncode == 0, done.stderr
-    assert len(list(csv.DictReader(io.StringIO(done.stdout), strict=True))) == 7
-
-
-def test_pinned_runs_are_not_marked_unpinned(softhca: Run):
+def test_a_pinned_run_is_not_marked_unpinned_and_its_csv_is_alone(softhca: Run, tmp_path: Path):
     cores = sorted(os.sched_getaffinity(0))
     pair = f"{cores[0]},{cores[-1]}"
-    done = softhca("bench", "--tiny", "--json", "-", "--pin", pair)
+    done = softhca("bench", "--tiny", "--csv", "-", "--json", "run.json", "--pin", pair)
     assert done.returncode == 0, done.stderr
-    document = load_strict(done.stdout)
+    assert len(list(csv.DictReader(io.StringIO(done.stdout), strict=True))) == 7
+    document = load_strict((tmp_path / "run.json").read_text())
     assert "unpinned" not in document["provenance"]["marks"]
     assert f"{document['settings']['kernel_cpu']},{document['settings']['user_cpu']}" == pair
 

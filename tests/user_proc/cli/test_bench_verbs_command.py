@@ -36,8 +36,10 @@ def test_a_run_prints_its_tables_and_writes_its_files(softhca: Run, tmp_path: Pa
         assert row["count"] > 0
         assert 0 < row["min_us"] <= row["p50_us"] <= row["max_us"]
         assert row["asked_us"] == 0  # the model is none
-        # A mean against the longest: a single slow one moves it above the median.
-        assert row["command_us"] < row["max_us"] or not row["commands"]
+        # What the driver waits is measured in passes of its own, so it is compared with what the
+        # same passes tell of the HCA: it waits at least as long as the HCA executes.
+        if row["commands"] and row["device_us"] is not None:
+            assert 0 < row["device_us"] <= row["command_us"]
         assert row["ratio"] > 0
     assert {row["layout"] for row in document["rows"]} == {None, "contiguous", "scattered"}
     assert {row["memory"] for row in document["rows"]} == {None, "arena", "private", "kernel"}

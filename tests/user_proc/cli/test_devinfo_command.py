@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
+from user_proc.verbs.cq_ex import SUPPORTED_WC_FLAGS
 from user_proc.verbs.device import Context, guid_format
 
 pytestmark = pytest.mark.processes
@@ -44,6 +45,7 @@ def test_verbose_tells_limits_flags_and_tables(softhca: Run, kernel: StartedKern
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     with Context(name="mthca0", kernel=kernel.name) as context:
         attributes, port = context.query_device(), context.query_port(2)
+        extended = context.query_device_ex()
         gid = str(context.query_gid(2, 0))
     for name in ("max_qp", "max_cqe", "max_pd", "max_srq_wr", "max_pkeys", "max_qp_rd_atom"):
         assert f"{name}: {getattr(attributes, name)}" in lines
@@ -51,6 +53,10 @@ def test_verbose_tells_limits_flags_and_tables(softhca: Run, kernel: StartedKern
     assert {"DEVICE_XRC", "DEVICE_PORT_ACTIVE_EVENT"} <= set(lines)
     assert "DEVICE_AUTO_PATH_MIG" not in lines
     assert "atomic_cap: ATOMIC_HCA (1)" in lines
+    assert f"max_dm_size: {extended.max_dm_size} bytes" in lines
+    assert f"hca_core_clock: {extended.hca_core_clock} kHz" in lines
+    assert f"cq_ex_fields: {SUPPORTED_WC_FLAGS:#x}" in lines
+    assert "num_comp_vectors: 1" in lines
     assert f"port_cap_flags: {port.port_cap_flags:#x}" in lines
     assert "active_width: 4X (2)" in lines
     assert f"GID[0]: {gid}" in lines
@@ -61,6 +67,10 @@ def test_verbose_tells_limits_flags_and_tables(softhca: Run, kernel: StartedKern
 def test_data_and_words_tell_the_same(softhca: Run, kernel: StartedKernel):
     words = softhca("devinfo", "-v", "--name", kernel.name).stdout
     (device,) = json.loads(softhca("devinfo", "-v", "--json", "--name", kernel.name).stdout)
+    assert device["send_ops_ud"] == ["SEND", "SEND_WITH_IMM"]
+    assert (
+        set(device["send_ops_uc"]) < set(device["send_ops_rc"]) == set(device["send_ops_xrc_send"])
+    )
     ports = device.pop("ports")
     tables = [(port.pop("gids"), port.pop("pkeys")) for port in ports]
     labels = [line.split(":")[0].strip() for line in words.splitlines() if ":" in line]

@@ -6,12 +6,14 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.drivers.mailbox_page import driver_source
+from tests.user_proc.cli.conftest import run_to_end
 from tests.user_proc.verbs.self_connected import run
 from user_proc.process import UserProcess
 from user_proc.transport.kernel_control import kernel_state, kernel_status, stop_kernel
@@ -208,9 +210,22 @@ def test_nothing_to_stop_is_no_advice_to_start(softhca: Run):
     assert "kernel start" not in done.stderr
 
 
-def test_a_kernel_that_had_to_be_killed_has_not_stopped(softhca: Run, started: dict[str, object]):
+#: The command, which gives a kernel half a second to stop.
+IMPATIENT = """
+import functools, sys
+from user_proc.cli.main import main
+from user_proc.transport import kernel_control
+kernel_control.stop_kernel = functools.partial(kernel_control.stop_kernel, timeout=0.5)
+sys.exit(main())
+"""
+
+
+def test_a_kernel_that_had_to_be_killed_has_not_stopped(
+    softhca: Run, started: dict[str, object], tmp_path: Path
+):
     os.kill(int(str(started["pid"])), signal.SIGSTOP)
-    done = softhca("kernel", "stop", "--name", NAME, "--json")
+    words = ("kernel", "stop", "--name", NAME, "--json")
+    done = run_to_end(tmp_path, *words, command=[sys.executable, "-P", "-c", IMPATIENT])
     assert done.returncode == 1
     assert done.stderr == "softhca: the kernel 'cli-test' did not stop in time and was killed\n"
     told = json.loads(done.stdout)

@@ -25,7 +25,7 @@ from user_proc.verbs.device import Context
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]
-OBJECT_KINDS = ("pd", "mr", "ah", "cq", "qp", "srq", "xrcd")
+OBJECT_KINDS = ("pd", "mr", "mw", "ah", "cq", "qp", "srq", "xrcd")
 END_SECONDS = 20.0
 
 

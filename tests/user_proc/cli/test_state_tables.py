@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 from kernel_proc.driver.entry import extension_of
+from kernel_proc.driver.local_link import LocalLink
+from kernel_proc.hca.hca_device import HcaDevice
+from kernel_proc.hca.memory_window import MemoryWindow
+from kernel_proc.hca_abi import contexts as abi
 from kernel_proc.machine import Machine
 from kernel_proc.settings import KernelSettings
 from tests.user_proc.cli.verbs_objects import Objects, make_objects
@@ -20,7 +24,7 @@ from user_proc.transport import kernel_control
 from user_proc.verbs.device import Context
 from user_proc.verbs.pd import PD
 
-OBJECT_KINDS = ("pd", "mr", "ah", "cq", "qp", "srq", "xrcd")
+OBJECT_KINDS = ("pd", "mr", "mw", "ah", "cq", "qp", "srq", "xrcd")
 
 
 class Inside:
@@ -85,7 +89,7 @@ def test_an_object_is_shown_with_its_owner(inside: Inside, objects: Objects, kin
 
 def test_what_holds_what_is_shown(inside: Inside, objects: Objects):
     (pd,), (cq,), (qp,) = (inside.rows(kind) for kind in ("pd", "cq", "qp"))
-    assert pd["users"] == 4  # MR, AH, QP, SRQ
+    assert pd["users"] == 5  # MR, MW, AH, QP, SRQ
     assert cq["users"] == 2  # both ways of the QP
     assert qp["parents"] == [["PD", pd["handle"]], ["CQ", cq["handle"]], ["CQ", cq["handle"]]]
     line = inside.lines("qp")[1]
@@ -201,3 +205,27 @@ def test_a_kernel_of_another_version_is_one_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(kernel_control, "kernel_state", lambda name: {"server": {}})
     with pytest.raises(ProtocolError, match=r"tells nothing of 'sessions'.* of another version"):
         show("pd")
+
+
+def test_a_window_shows_what_the_hca_has_bound_it_to(inside: Inside, objects: Objects):
+    (row,) = inside.rows("mw")
+    assert (row["key"], row["bound"], row["region"]) == (objects.mw.rkey, False, 0)
+    assert inside.machine.hca is not None
+    link = inside.machine.hca.link
+    assert isinstance(link, LocalLink)
+    assert isinstance(link.device, HcaDevice)
+    translation = link.device.tables.translation
+    window, region = (translation.named(key) for key in (objects.mw.rkey, objects.mr.lkey))
+    assert isinstance(window, MemoryWindow)
+    assert region is not None
+    window.bind(region, objects.mr.buf, 64, abi.MPT_FLAG_REMOTE_READ, zero_based=False)
+    window.key ^= 1
+    (row,) = inside.rows("mw")
+    window.key ^= 1
+    window.unbind()
+    assert (row["key"], row["bound"]) == (objects.mw.rkey ^ 1, True)
+    assert (row["region"], row["length"], row["rights"]) == (objects.mr.rkey, 64, ["remote_read"])
+    state = inside.state()
+    state["hca"]["device"] = {"error": "silent"}
+    (row,) = TABLES["mw"].rows(state)
+    assert (row["key"], row["bound"]) == (objects.mw.rkey, None)

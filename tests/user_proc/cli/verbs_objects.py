@@ -3,14 +3,15 @@
 import textwrap
 from typing import Any, NamedTuple
 
-from shared.verbs_enums import ibv_access_flags, ibv_qp_type
+from shared.verbs_enums import ibv_access_flags, ibv_mw_type, ibv_qp_type
 from user_proc.verbs.addr import AH, AHAttr
 from user_proc.verbs.cq import CQ, CompChannel
 from user_proc.verbs.device import Context
-from user_proc.verbs.mr import MR
+from user_proc.verbs.mr import MR, MW
 from user_proc.verbs.pd import PD
 from user_proc.verbs.qp import QP
-from user_proc.verbs.qp_attributes import QPCap, QPInitAttr
+from user_proc.verbs.qp_capabilities import QPCap
+from user_proc.verbs.qp_init_attr import QPInitAttr
 from user_proc.verbs.srq import SRQ
 from user_proc.verbs.srq_attributes import SrqAttr, SrqInitAttr
 from user_proc.verbs.xrcd import XRCD, XRCDInitAttr
@@ -43,6 +44,7 @@ class Objects(NamedTuple):
 
     pd: PD
     mr: MR
+    mw: MW
     ah: AH
     channel: CompChannel
     cq: CQ
@@ -65,6 +67,7 @@ def make_objects(context: Context) -> Objects:
     return Objects(
         pd=pd,
         mr=MR(pd, 8192, ACCESS),
+        mw=MW(pd, int(ibv_mw_type.IBV_MW_TYPE_2)),
         ah=AH(pd, attr=AHAttr(dlid=2, port_num=1)),
         channel=channel,
         cq=cq,

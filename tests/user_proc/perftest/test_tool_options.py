@@ -38,6 +38,12 @@ def test_sizes():
     assert parse("ib_send_bw", "-c UD").sizes == (4096,)
     assert parse("ib_send_bw", "-s 8M").sizes == (1 << 23,)
     assert parse("ib_send_lat", "-c UD").inline == 188
+    assert parse("ib_send_bw", "-c UC -s 8M").sizes == (1 << 23,)
+
+
+@pytest.mark.parametrize("tool", ["ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw"])
+def test_what_needs_no_answer_goes_over_uc(tool: str):
+    assert parse(tool, "-c UC").connection == "UC"
 
 
 @pytest.mark.parametrize(
@@ -80,8 +86,9 @@ WRONG = {
     "ib_send_lat -s 9M": "no number from",
     "ib_send_lat -n 4": "no number from 5",
     "ib_send_lat -m 1000": "'1000' is none of 256, 512, 1024, 2048, 4096",
-    "ib_send_lat -c UC": "invalid choice",
     "ib_write_lat -c UD": "invalid choice",
+    "ib_read_lat -c UC": "invalid choice",
+    "ib_atomic_lat -c UC": "invalid choice",
     "ib_write_lat -e": "unrecognized arguments: -e",
     "ib_atomic_lat -s 8": "unrecognized arguments: -s",
     "ib_send_lat -t 8": "unrecognized arguments: -t",

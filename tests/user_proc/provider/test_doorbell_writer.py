@@ -7,6 +7,7 @@ import pytest
 
 from shared import doorbell_layout
 from tests.user_proc.provider.device_side import DeviceSide
+from user_proc.provider import doorbell_writer
 
 
 @pytest.fixture
@@ -83,3 +84,34 @@ def test_the_status_page_tells_hint_and_death(device: DeviceSide):
     device.state[doorbell_layout.STATUS_SPIN_HINT_WORD] = 40
     device.state[doorbell_layout.STATUS_FATAL_WORD] = 1
     assert (writer.spin_hint, writer.device_is_dead) == (40, True)
+
+
+def test_an_empty_look_yields_as_the_hint_says_and_tells_a_dead_device(
+    device: DeviceSide, monkeypatch: pytest.MonkeyPatch
+):
+    yields: list[int] = []
+    monkeypatch.setattr(doorbell_writer.os, "sched_yield", lambda: yields.append(1))
+    device.state[doorbell_layout.STATUS_SPIN_HINT_WORD] = 2
+    writer = device.writer()
+    assert [writer.rest(looks) for looks in (1, 2, 3, 4)] == [True] * 4
+    assert len(yields) == 2
+    device.state[doorbell_layout.STATUS_FATAL_WORD] = 1
+    assert not writer.rest(5)
+    assert len(yields) == 2
+
+
+def test_now_and_then_a_poller_leaves_the_processor_of_an_hca_that_is_awake(
+    device: DeviceSide, monkeypatch: pytest.MonkeyPatch
+):
+    left: list[int] = []
+    monkeypatch.setattr(doorbell_writer, "leave_processor", left.append)
+    device.state[doorbell_layout.STATUS_SPIN_HINT_WORD] = 1 << 20
+    device.state[doorbell_layout.STATUS_PROCESSOR_WORD] = 1 + 6
+    writer = device.writer()
+    for looks in range(64):
+        writer.rest(looks)
+    assert left == [6] * 4
+    device.state[doorbell_layout.STATUS_SLEEPS_WORD] = 1
+    for looks in range(64):
+        writer.rest(looks)
+    assert left == [6] * 4

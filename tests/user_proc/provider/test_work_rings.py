@@ -156,3 +156,18 @@ def test_released_rings_are_touched_no_more():
         ring.release()
         with pytest.raises(ValueError, match="released"):
             ring.put(1, ENTRY)
+
+
+def test_posting_one_is_putting_and_telling_while_there_is_room():
+    device, memory = DeviceSide(), bytearray(4 * STRIDE)
+    ring = make_send(device, memory, 4, start=(1 << 32) + 2)
+    assert [ring.post(70 + number, bytes([number]) * 16) for number in range(5)] == [True] * 4 + [
+        False
+    ]
+    assert device.rung() == [(doorbell_layout.RING_SEND, 3)] * 4
+    assert device.index(3) == (1 << 32) + 6
+    assert [memory[place * STRIDE] for place in range(4)] == [2, 3, 0, 1]
+    assert [ring.complete(2 + number) for number in range(4)] == [70, 71, 72, 73]
+    with ring.lock:
+        ring.release()
+    assert not ring.post(1, ENTRY)

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from user_proc.bench.answer_parts import Answer, make_answer
-from user_proc.bench.speed.speed_rows import EVENT, LOADED, MESSAGE_RATE, POLLING, UNLOADED
+from user_proc.bench.speed.speed_rows import (
+    DISPATCH,
+    EVENT,
+    KERNEL,
+    LOADED,
+    MESSAGE_RATE,
+    PASSIVE,
+    POLLING,
+    UNLOADED,
+    USER,
+)
 from user_proc.bench.wording import microseconds, payload_text
 
 Row = Mapping[str, Any]
@@ -18,12 +28,13 @@ Row = Mapping[str, Any]
 def answers_of(rows: Iterable[Row]) -> list[Answer]:
     """Return the answers this run can give."""
     taken = list(rows)
-    asked = (_message, _load, _event, _bandwidth, _rate)
+    asked = (_message, _load, _event, _bandwidth, _rate, _kernel)
     return [answer for question in asked if (answer := question(taken)) is not None]
 
 
 def _find(rows: Sequence[Row], **values: Any) -> Row | None:
-    wanted = {"load": UNLOADED, "mode": POLLING, "transport": "RC", "qps": 1, **values}
+    usual = {"load": UNLOADED, "mode": POLLING, "transport": "RC", "qps": 1, "client": USER}
+    wanted = {**usual, **values}
     return next((row for row in rows if all(row[name] == wanted[name] for name in wanted)), None)
 
 
@@ -143,7 +154,11 @@ def _share_of_copy(row: Row) -> str:
 
 def _rate(rows: Sequence[Row]) -> Answer | None:
     """Say how many small messages go through a second."""
-    rates = [row for row in rows if row["op"] == MESSAGE_RATE and row["load"] == UNLOADED]
+    rates = [
+        row
+        for row in rows
+        if (row["op"], row["load"], row["client"]) == (MESSAGE_RATE, UNLOADED, USER)
+    ]
     if not rates:
         return None
     sentences = [
@@ -158,3 +173,25 @@ def _rate(rows: Sequence[Row]) -> Answer | None:
         for row in rates
     }
     return make_answer("How many small messages a second?", sentences, figures)
+
+
+def _kernel(rows: Sequence[Row]) -> Answer | None:
+    """Say what the same takes by a kernel client, beside a user process."""
+    sentences: list[str] = []
+    figures: dict[str, Any] = {}
+    for irql in (PASSIVE, DISPATCH):
+        written = _find(rows, op="post_to_poll", bytes=64, client=KERNEL, irql=irql)
+        stream = _find(rows, op=MESSAGE_RATE, bytes=64, client=KERNEL, irql=irql)
+        if written is None or stream is None:
+            continue
+        figures[irql] = {**_figures(written), "msg_per_s": stream["msg_per_s"]}
+        sentences.append(
+            f"At {irql}: {microseconds(written['p50_us'])} us from post until polled, an RDMA "
+            f"write of 64 B; {stream['msg_per_s']:,.0f} messages of 64 B a second."
+        )
+    user = _find(rows, op="post_to_poll", bytes=64, processes=1)
+    if not sentences:
+        return None
+    if user is not None:
+        sentences.append(f"The write takes a user process {microseconds(user['p50_us'])} us.")
+    return make_answer("What does a kernel client's data path cost?", sentences, figures)

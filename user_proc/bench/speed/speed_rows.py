@@ -15,8 +15,14 @@ MESSAGE_RATE: Final = "msg_rate"
 OPS: Final = (*LATENCY_OPS, *BANDWIDTH_OPS, MESSAGE_RATE)
 DATAGRAM_OPS: Final = ("send_lat", "send_bw", MESSAGE_RATE)
 
+KERNEL_OPS: Final = ("post_to_poll", MESSAGE_RATE)
+
 POLLING: Final = "polling"
 EVENT: Final = "event"
+USER: Final = "user"
+KERNEL: Final = "kernel"
+PASSIVE: Final = "PASSIVE_LEVEL"
+DISPATCH: Final = "DISPATCH_LEVEL"
 UNLOADED: Final = "unloaded"
 LOADED: Final = "loaded"
 
@@ -41,7 +47,8 @@ class SpeedSpec:
 
     `processes` take part: one alone, or pairs. Each queue pair of `qps` has at most `depth`
     messages under way. `mode` says how an end of a transfer learns of a completion, `load`
-    whether other processes keep the kernel busy with control verbs.
+    whether other processes keep the kernel busy with control verbs. With `client` kernel both ends
+    are a kernel client's, which posts and polls at the IRQL `irql`, and no process takes part.
     """
 
     op: str
@@ -52,6 +59,8 @@ class SpeedSpec:
     processes: int = 2
     mode: str = POLLING
     load: str = UNLOADED
+    client: str = USER
+    irql: str | None = None
 
     @property
     def is_latency(self) -> bool:
@@ -104,6 +113,8 @@ class SpeedSpec:
             words.append(f"depth {self.depth}")
         if self.processes > 2:
             words.append(f"{self.processes} processes")
+        if self.client == KERNEL:
+            words.append(f"kernel client at {self.irql}")
         return " ".join((*words, self.mode, self.load))
 
 
@@ -128,6 +139,8 @@ def allowed(specs: Iterable[SpeedSpec]) -> tuple[SpeedSpec, ...]:
 
 
 def _is_possible(spec: SpeedSpec) -> bool:
+    if spec.client == KERNEL:
+        return spec.transport == "RC" and spec.op in KERNEL_OPS
     if spec.transport == "UD":
         return spec.op in DATAGRAM_OPS and spec.bytes <= LARGEST_DATAGRAM
     return True

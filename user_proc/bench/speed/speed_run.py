@@ -13,6 +13,7 @@ from user_proc.bench.bench_run import marks_of
 from user_proc.bench.progress_view import Progress
 from user_proc.bench.row_plan import FloorSpec
 from user_proc.bench.row_results import FloorResult
+from user_proc.bench.speed.kernel_transfer import transfer_for
 from user_proc.bench.speed.speed_answers import answers_of
 from user_proc.bench.speed.speed_blocks import Transfer
 from user_proc.bench.speed.speed_kernels import OpenRound, SpeedRound, open_round
@@ -80,7 +81,7 @@ class SpeedRun:
         self._progress.advance(self._done, self._steps, spec.label())
         self._done += 1
         result.spin = self._spin
-        transfer = Transfer(spec, round_.workers)
+        transfer = transfer_for(spec, round_.workers)
         transfer.prepare()
         wanted_ns = settings.block_ns * (2 if spec.mode == EVENT else 1)
         row_ns = self._warm_up(transfer, result)

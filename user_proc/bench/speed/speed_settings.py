@@ -10,9 +10,12 @@ from typing import Any, Final
 
 from user_proc.bench.speed.speed_rows import (
     ATOMIC_BYTES,
+    DISPATCH,
     EVENT,
+    KERNEL,
     LOADED,
     MESSAGE_RATE,
+    PASSIVE,
     SpeedSpec,
     allowed,
 )
@@ -132,7 +135,15 @@ def _tiny_rows() -> Iterator[SpeedSpec]:
     yield SpeedSpec("write_bw", bytes=64 * _KIB, qps=2, depth=4, processes=4)
     yield SpeedSpec(MESSAGE_RATE, depth=DEPTH)
     yield SpeedSpec(MESSAGE_RATE, "UD", depth=DEPTH)
+    yield from _of_kernel()
     yield SpeedSpec("send_lat", load=LOADED)
+
+
+def _of_kernel() -> Iterator[SpeedSpec]:
+    """Give the rows of a kernel client, by the level at which it posts and polls."""
+    for irql in (PASSIVE, DISPATCH):
+        yield SpeedSpec("post_to_poll", processes=0, client=KERNEL, irql=irql)
+        yield SpeedSpec(MESSAGE_RATE, depth=DEPTH, processes=0, client=KERNEL, irql=irql)
 
 
 def _quick_rows() -> Iterator[SpeedSpec]:
@@ -160,6 +171,7 @@ def _quick_rows() -> Iterator[SpeedSpec]:
     yield SpeedSpec(MESSAGE_RATE, "UD", depth=DEPTH)
     yield SpeedSpec(MESSAGE_RATE, qps=16, depth=DEPTH)
     yield SpeedSpec(MESSAGE_RATE, depth=DEPTH, processes=4)
+    yield from _of_kernel()
     yield from _loaded()
 
 

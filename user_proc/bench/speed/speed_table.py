@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from user_proc.bench.speed.speed_rows import LATENCY_OPS
+from user_proc.bench.speed.speed_rows import KERNEL, LATENCY_OPS
 from user_proc.bench.table_view import (
     HEADING,
     answer_lines,
@@ -32,6 +32,8 @@ CSV_COLUMNS: Final = (
     "processes",
     "mode",
     "load",
+    "client",
+    "irql",
     "count",
     "blocks",
     "p50_us",
@@ -113,15 +115,16 @@ def _reading_lines(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row_lines(rows: Sequence[Row], narrow: bool) -> Iterator[Text]:
-    names = ("op", "transport", "mode", "load", "floor")
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    names = ("op", "transport", "mode", "load", "client", "irql", "floor")
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+        groups.setdefault(tuple(row.get(name) for name in names), []).append(row)
     for key, of_group in groups.items():
-        op, transport, mode, load, floor = key
+        op, transport, mode, load, client, irql, floor = key
+        whose = f", kernel client at {irql}" if client == KERNEL else ""
         yield Text()
         yield Text(
-            f"{op} {transport}, {mode}, {load}; {_CONVENTIONS[of_group[0]['convention']]}; "
+            f"{op} {transport}, {mode}, {load}{whose}; {_CONVENTIONS[of_group[0]['convention']]}; "
             f"floor: {_FLOOR_WORDS[floor]}",
             style="bold",
         )

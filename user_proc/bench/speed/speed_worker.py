@@ -20,6 +20,7 @@ from typing import Any, Final
 from shared.clock import now_ns
 from user_proc.bench.row_plan import FloorSpec
 from user_proc.bench.speed import ping_pong_loops, speed_floors, stream_loops
+from user_proc.bench.speed.kernel_transfer import take_kernel_block
 from user_proc.bench.speed.shared_places import (
     WORD_CREDIT,
     WORD_STOP,
@@ -77,7 +78,8 @@ class SpeedWorker:
         """Return the commands by name."""
         commands: list[Command] = [
             self.make_words, self.map_words, self.prepare, self.connect, self.connect_alone,
-            self.fill, self.block, self.sums, self.floor, self.relay, self.stop_relay, self.release,
+            self.fill, self.block, self.kernel_block, self.sums, self.floor, self.relay,
+            self.stop_relay, self.release,
         ]  # fmt: skip
         return {command.__name__: _foreseen(command) for command in commands}
 
@@ -156,6 +158,11 @@ class SpeedWorker:
             "end_ns": ended,
             "cpu_ns": _cpu_ns() - used,
         }
+
+    def kernel_block(self, row: dict[str, Any], count: int) -> dict[str, Any]:
+        """Have the kernel's client do so many messages between ends of its own."""
+        process = self._context.session().process
+        return take_kernel_block(process, SpeedSpec(**row), count, self._doorbells.spin_hint)
 
     def _active(self, end: TransferEnd, count: int) -> "array[int]":
         op, spin = end.spec.op, self._doorbells.spin_hint

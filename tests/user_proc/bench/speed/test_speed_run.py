@@ -15,7 +15,15 @@ from user_proc.bench.progress_view import NoProgress
 from user_proc.bench.speed.speed_answers import answers_of
 from user_proc.bench.speed.speed_blocks import PayloadWrong
 from user_proc.bench.speed.speed_kernels import SpeedRound, kernel_options
-from user_proc.bench.speed.speed_rows import EVENT, LOADED, OPS, SpeedSpec
+from user_proc.bench.speed.speed_rows import (
+    DISPATCH,
+    EVENT,
+    KERNEL,
+    LOADED,
+    OPS,
+    SpeedSpec,
+    allowed,
+)
 from user_proc.bench.speed.speed_run import SpeedRun
 from user_proc.bench.speed.speed_settings import SpeedSettings, full_run, quick_run, tiny_run
 from user_proc.bench.speed.speed_table import CSV_COLUMNS, render
@@ -25,7 +33,7 @@ from user_proc.run_document import load_strict
 FIELDS = {
     "op", "transport", "bytes", "qps", "depth", "processes", "mode", "load", "count", "blocks",
     "p50_us", "p99_us", "bw_gib_s", "msg_per_s", "spin", "floor", "floor_p50_us", "ratio",
-    "convention",
+    "convention", "client", "irql",
 }  # fmt: skip
 MESSAGE_NS, FLOOR_NS, LOADED_TIMES = 20_000, 5_000, 3
 SHORT = replace(quick_run(), most_operations=100, blocks_per_round=2)
@@ -65,6 +73,11 @@ class ArithmeticEnd:
         if active:
             self._kernel.log.append("row")
         return self._timed(MESSAGE_NS, count)
+
+    def do_kernel_block(self, row: dict[str, Any], count: int) -> Mapping[str, Any]:
+        self._kernel.log.append("kernel")
+        samples = [MESSAGE_NS] * count if row["op"] == "post_to_poll" else []
+        return {"samples": samples, "elapsed_ns": MESSAGE_NS * count}
 
     def do_floor(self, name: str, count: int, **others: Any) -> Mapping[str, Any]:
         if others.get("active", True):
@@ -216,7 +229,25 @@ def test_answers_are_of_the_rows_that_were_taken():
     message, load = document["answers"]
     assert "takes 20.0 us, 4.00 times a word's way through a relay process" in message["answer"]
     assert "60.0 us instead of 20.0, 3.00 times; its floor 3.00 times" in load["answer"]
-    assert len(run(SHORT, Arithmetic())["answers"]) == 5
+    of_kernel = run(SHORT, Arithmetic())["answers"]
+    assert len(of_kernel) == 6
+    assert "At DISPATCH_LEVEL: 20.0 us from post until polled" in of_kernel[-1]["answer"]
+    assert of_kernel[-1]["answer"].endswith("The write takes a user process 20.0 us.")
+
+
+def test_rows_of_a_kernel_client_are_taken_by_one_process_alone():
+    kernel = Arithmetic()
+    rows = [
+        SpeedSpec(op, depth=depth, processes=0, client=KERNEL, irql=DISPATCH)
+        for op, depth in (("post_to_poll", 1), ("msg_rate", 64))
+    ]
+    document = run(some(*rows), kernel)
+    assert [row["client"] for row in document["rows"]] == [KERNEL, KERNEL]
+    assert [row["p50_us"] for row in document["rows"]] == [20.0, 20.0]
+    assert kernel.log.count("row") == 0
+    assert kernel.log.count("kernel") == 2 * (2 + 2)  # warming up, and blocks
+    assert "kernel client at DISPATCH_LEVEL" in rows[0].label()
+    assert allowed([replace(rows[0], transport="UD"), replace(rows[0], op="send_lat")]) == ()
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])

@@ -1,0 +1,1 @@
+"""Experiments inside the emulated machine: each asks one question and answers it from its rows."""

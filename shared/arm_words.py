@@ -1,0 +1,37 @@
+"""The words that arm one completion queue, made in their order.
+
+Rules: one user at a time; the first word differs from what the queue's slot held before, so that
+it is an arm.
+Spec: shared/doorbell_layout.py (arm words).
+"""
+
+from shared.doorbell_layout import (
+    ARM_ANY_AGE_MASK,
+    ARM_ANY_AGE_SHIFT,
+    ARM_SEQUENCE_MASK,
+    ARM_SEQUENCE_SHIFT,
+    ARM_SOLICITED,
+    INDEX_MASK,
+)
+
+
+class ArmWords:
+    """Makes a queue's arm words; `previous` is what its slot holds now."""
+
+    __slots__ = ("_any_age", "_sequence")
+
+    def __init__(self, previous: int) -> None:
+        self._sequence = previous >> ARM_SEQUENCE_SHIFT & ARM_SEQUENCE_MASK
+        self._any_age = 0  # arms since the last one for any entry, 0 if there was none
+
+    def next(self, index: int, solicited_only: bool) -> int:
+        """Return the word that arms the queue when so many entries were polled."""
+        self._sequence = self._sequence % ARM_SEQUENCE_MASK + 1
+        word = self._sequence << ARM_SEQUENCE_SHIFT | index & INDEX_MASK
+        if not solicited_only:
+            self._any_age = 1
+            return word
+        word |= ARM_SOLICITED | self._any_age << ARM_ANY_AGE_SHIFT
+        if self._any_age:
+            self._any_age = min(self._any_age + 1, ARM_ANY_AGE_MASK)
+        return word

@@ -1,0 +1,1 @@
+"""Experiments: questions answered from what was run, with real user processes or in a child."""
