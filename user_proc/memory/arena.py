@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from shared.segment import PAGE_SIZE, map_segment, round_to_pages
 from user_proc.errors import ConnectionClosed, ForkedProcess
 from user_proc.memory.free_ranges import FreeRanges
+from user_proc.memory.inherited_mappings import keep_in_children
 
 FIRST_SEGMENT: Final = 2 << 20
 LARGEST_SHARED_SEGMENT: Final = 64 << 20
@@ -218,6 +219,7 @@ class ArenaAllocator:
         try:
             try:
                 mapping = map_segment(descriptor, length)
+                keep_in_children(mapping)  # queues in it will be taken from them
             finally:
                 os.close(descriptor)
             base = ctypes.addressof(ctypes.c_ubyte.from_buffer(mapping))

@@ -13,6 +13,7 @@ import os
 from typing import Self
 
 from shared.segment import map_segment
+from user_proc.memory.inherited_mappings import keep_in_children
 
 
 class MappedDoorbells:
@@ -39,8 +40,10 @@ class MappedDoorbells:
         """Map what the kernel granted; its descriptors are taken over, whatever happens."""
         try:
             segment = map_segment(doorbell_fd, length)
+            keep_in_children(segment)
             segment.madvise(mmap.MADV_DONTFORK)
             status = _map_for_reading(status_fd, status_length)
+            keep_in_children(status)
             status.madvise(mmap.MADV_DONTFORK)
             return cls(number, memoryview(segment), memoryview(status), poke_fd)
         except BaseException:
