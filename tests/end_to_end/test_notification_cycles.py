@@ -302,6 +302,9 @@ def test_requests_ahead_double_while_events_come_fast_up_to_a_bound(context: Con
         CompChannel(fast)
         stream = fast.events.pump._streams[IOCTL_GET_CQ_COMP_EVENT]
         assert stream.depth == 2
-        arm_before_the_entry(fast, 60)
+        for _ in range(20):  # each doubles it at most; how fast events come is the machine's affair
+            arm_before_the_entry(fast, 60)
+            if stream.depth == 16:
+                break
         assert stream.depth == 16
         assert 0 < stream.out <= 16

@@ -44,6 +44,8 @@ MAD, MTT, MPT_IN, MPT_OUT = "MAD_IFC", "WRITE_MTT", "SW2HW_MPT", "HW2SW_MPT"
 #: Verb -> commands, with memory of a few pages and the tables' chunks mapped.
 COMMANDS = {
     "query_device": [MAD],
+    "query_device_ex": [],
+    "query_clock": [],
     "query_port": [MAD],
     "query_gid": [MAD, MAD],
     "query_pkey": [MAD],
@@ -51,6 +53,10 @@ COMMANDS = {
     "alloc_pd": [],
     "reg_mr": [MTT, MPT_IN],
     "dereg_mr": [MPT_OUT],
+    "alloc_mw": [MPT_IN],
+    "dealloc_mw": [MPT_OUT],
+    "alloc_dm": [],
+    "free_dm": [],
     "create_ah": [],
     "destroy_ah": [],
     "create_cq": [MTT, MPT_IN, "SW2HW_CQ"],
@@ -113,10 +119,6 @@ def check_commands(program: Program, names: list[list[str]]) -> None:
 
 #: Of the extended calls, which the table of the benchmark leaves out.
 EXTENDED = {
-    "query_device_ex",
-    "query_clock",
-    "alloc_dm",
-    "free_dm",
     "copy_to_dm",
     "copy_from_dm",
     "reg_dm_mr",

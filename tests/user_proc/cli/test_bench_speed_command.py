@@ -36,7 +36,7 @@ def test_a_run_prints_its_tables_and_writes_its_files(softhca: Run, tmp_path: Pa
         assert row["floor_p50_us"] > 0
         assert row["ratio"] > 0
     assert document["settings"]["load_verbs_per_s"][0] > 0
-    assert len(document["answers"]) == 5
+    assert len(document["answers"]) == 6
     lines = list(csv.DictReader(io.StringIO((tmp_path / "run.csv").read_text()), strict=True))
     assert [float(line["p50_us"]) for line in lines] == [r["p50_us"] for r in document["rows"]]
     assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.json"]

@@ -17,6 +17,7 @@ from shared import verb_messages as m
 from shared.verb_program import VerbStep
 from shared.verbs_enums import (
     ibv_access_flags,
+    ibv_mw_type,
     ibv_mtu,
     ibv_qp_attr_mask,
     ibv_qp_state,
@@ -33,7 +34,7 @@ QUEUE_BYTES: Final = 64 << 10
 REGION_BYTES: Final = 4096
 
 # Registers with handles and numbers.
-_LID, _PD, _MR, _AH, _CQ, _SRQ, _QP, _QPN, _UD, _XRCD = range(16, 26)
+_LID, _PD, _MR, _MW, _AH, _CQ, _SRQ, _QP, _QPN, _UD, _XRCD, _DM = range(16, 28)
 _KEPT_PD, _KEPT_MR, _KEPT_CQ, _KEPT_SRQ, _KEPT_QP = range(32, 37)
 
 _HANDLE, _QPN_FIELD, _LID_FIELD = 0, 1, 9
@@ -47,6 +48,7 @@ _ACCESS: Final = int(
 _LOCAL_ONLY: Final = int(ibv_access_flags.IBV_ACCESS_LOCAL_WRITE)
 _GID: Final = bytes((0xFF, 0x12, 0xA0, 0x1B, *bytes(11), 1))
 _GROUP_LID: Final = 0xC001
+_MW_TYPE: Final = int(ibv_mw_type.IBV_MW_TYPE_2)
 _QKEY: Final = 0x11111111
 
 
@@ -251,6 +253,8 @@ def _of_device() -> tuple[TimedStep, ...]:
     entry = m.PortQuery(_PORT, 0)
     return (
         _named(_step(codes.IOCTL_QUERY_DEVICE)),
+        _named(_step(codes.IOCTL_QUERY_DEVICE_EX)),
+        _named(_step(codes.IOCTL_QUERY_CLOCK)),
         _named(_query_port()),
         _named(_step(codes.IOCTL_QUERY_GID, entry)),
         _named(_step(codes.IOCTL_QUERY_PKEY, entry)),
@@ -266,6 +270,10 @@ def _of_memory() -> tuple[TimedStep, ...]:
         _named(_reg_mr(REGION_BYTES)),
         _named(_step(codes.IOCTL_REREG_MR, rereg, {"handle": _MR})),
         _named(_DEREG_MR),
+        _named(_make(codes.IOCTL_ALLOC_MW, m.AllocMw(0, _MW_TYPE), _MW, pd=_PD)),
+        _named(_destroy(codes.IOCTL_DEALLOC_MW, _MW)),
+        _named(_make(codes.IOCTL_ALLOC_DM, m.AllocDm(REGION_BYTES, 0), _DM)),
+        _named(_destroy(codes.IOCTL_FREE_DM, _DM)),
         _named(_make(codes.IOCTL_CREATE_AH, address, _AH, pd=_PD)),
         _named(_destroy(codes.IOCTL_DESTROY_AH, _AH)),
     )
