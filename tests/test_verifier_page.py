@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernel_proc.io_manager import verifier_codes
+from kernel_proc.memory import dma_checks
 from kernel_proc.scheduling.bugcheck import (
     DRIVER_VERIFIER_DETECTED_VIOLATION,
     DRIVER_VERIFIER_DMA_VIOLATION,
@@ -18,9 +19,10 @@ SECTIONS = {
     "Bug checks": "bug check",
     "0xC4, by parameter 1": "0xC4",
     "0xC9, by parameter 1": "0xC9",
+    "0xE6, by parameter 1": "0xE6",
 }
 
-#: Every bug check and parameter 1 a machine without DMA could stop with.
+#: Every bug check and parameter 1 such a machine could stop with.
 BUG_CHECKS = "01 08 0A 0F 10 35 44 48 4A 76 B8 C7 CB D1 133"
 C4 = """00 01 02 10 11 12 13 14 30 31 32 33 34 37 38 39 3A 3B 40 41 42 60 62 70 74 75 76 77 78 79 7A
 7C 7D 7F 80 B0 C5 C6 E1 E2 E5 FA FB 105 11A 11B 120 121 122 123 135 140 1000 1001 1002 1003 1004
@@ -29,6 +31,9 @@ C4 = """00 01 02 10 11 12 13 14 30 31 32 33 34 37 38 39 3A 3B 40 41 42 60 62 70 
 C9 = """
 01 02 03 04 05 06 07 08 09 0C 0D 0E 10 203 205 206 207 208 209 20A 20B 20C 20D 213 214 224 225
 226 227 228 229 238 239 23A 23C 23D 23E 24C 301 302 307 310 311 312"""
+
+E6 = """00 01 02 03 04 05 06 07 08 09 0A 0B 0C 0D 0E 0F 10 11 13 14 15 16 18 19 1B 1D 1E 1F 20 21 22
+23 24 25 26"""
 
 
 def page_rows() -> list[tuple[str, list[int], str]]:
@@ -60,7 +65,7 @@ def test_no_code_has_two_rows():
 
 
 @pytest.mark.parametrize(
-    ("check", "known"), [("bug check", BUG_CHECKS), ("0xC4", C4), ("0xC9", C9)]
+    ("check", "known"), [("bug check", BUG_CHECKS), ("0xC4", C4), ("0xC9", C9), ("0xE6", E6)]
 )
 def test_every_known_code_has_a_row(check: str, known: str):
     wanted = {int(code, 16) for code in known.split()}
@@ -74,6 +79,8 @@ def test_every_code_of_the_kernel_has_a_row():
         DRIVER_VERIFIER_DMA_VIOLATION,
     }
     assert sorted(set(NAMES) - others - set(codes_of("bug check"))) == []
+    dma = {v for name, v in vars(dma_checks).items() if name.isupper() and type(v) is int}
+    assert sorted(dma - set(codes_of("0xE6")) - {DRIVER_VERIFIER_DMA_VIOLATION}) == []
     mine = {value for name, value in vars(verifier_codes).items() if name.isupper()}
     assert mine
     assert sorted(mine - set(codes_of("0xC9")) - set(codes_of("0xC4"))) == []

@@ -1,62 +1,47 @@
-"""DMA adapters: common buffers, and scatter/gather lists of what an MDL describes.
+"""DMA adapters: how a driver has its device reach memory.
 
-Memory the device reaches by itself is described as it lies. Pool it cannot reach: such a buffer is
-double-buffered in map registers, copied there when the list is made and back when it is put, so
-that until then neither sees what the other does.
+Three ways lead there, each with its own calls: common buffers, which both share; scatter/gather
+lists of whole buffers; and channels, whose transfers are mapped run by run.
 
-Rules: common buffers at PASSIVE_LEVEL only; scatter/gather lists at DISPATCH_LEVEL.
-Spec: WDK, AllocateCommonBuffer, FreeCommonBuffer, GetScatterGatherList, PutScatterGatherList,
-PutDmaAdapter; bug checks 0x0A, 0xE6 (0x03, 0x06, 0x07, 0x0A, 0x13).
+Rules: common buffers, and the adapter itself, at PASSIVE_LEVEL; lists and channels at
+DISPATCH_LEVEL; transfers at or below it. What is called back is called at DISPATCH_LEVEL.
+Spec: WDK, IoGetDmaAdapter, DMA_OPERATIONS, PutDmaAdapter; bug check 0xE6; docs/dma.md.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
-from kernel_proc.memory.bus import Bus, BusRun
-from kernel_proc.memory.kernel_memory import KernelBuffer, KernelMemory
-from kernel_proc.memory.mdl import Mdl, map_locked_pages
-from kernel_proc.memory.mdl_bus import mdl_bus_runs, reaches_device
-from kernel_proc.scheduling.bugcheck import DRIVER_VERIFIER_DMA_VIOLATION
+from kernel_proc.memory.bus import Bus
+from kernel_proc.memory.dma_channel import AdapterChannels
+from kernel_proc.memory.dma_common_buffer import CommonBuffer as CommonBuffer
+from kernel_proc.memory.dma_common_buffer import CommonBuffers
+from kernel_proc.memory.dma_mapping import DmaCore
+from kernel_proc.memory.dma_scatter_gather import ScatterGatherList as ScatterGatherList
+from kernel_proc.memory.dma_scatter_gather import ScatterGatherLists
+from kernel_proc.memory.dma_transfer import AdapterTransfers
+from kernel_proc.memory.kernel_memory import KernelMemory
+from kernel_proc.memory.map_registers import DEFAULT_MAP_REGISTERS
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL, PASSIVE_LEVEL
 from kernel_proc.scheduling.processor import Processor
-from shared.nt_status import STATUS_INSUFFICIENT_RESOURCES, STATUS_SUCCESS
 from shared.segment import PAGE_SIZE
 
-DEFAULT_MAP_REGISTERS: Final = 256  # pages that may be double-buffered at a time
-
-# 0xE6, first parameter.
-_COMMON_BUFFERS_FREED: Final = 0x03
-_LISTS_FREED: Final = 0x06
-_COMMON_BUFFERS_LEFT: Final = 0x07
-_LISTS_LEFT: Final = 0x0A
-_WRONG_IRQL: Final = 0x13
+DEFAULT_MAXIMUM_LENGTH: Final = (2 << 30) - 1
 
 
-class CommonBuffer(NamedTuple):
-    """Memory that driver and device share: `length` bytes, contiguous at `bus_address`."""
+@dataclass(frozen=True)
+class DeviceDescription:
+    """What a driver says of its device (WDK: DEVICE_DESCRIPTION): all are bus masters."""
 
-    view: memoryview
-    bus_address: int
-    length: int
-    pages: KernelBuffer
-
-
-class ScatterGatherList:
-    """A buffer as the device is told: (bus address, length) in order."""
-
-    __slots__ = ("elements", "map_registers", "mdl", "write")
-
-    def __init__(
-        self, mdl: Mdl, write: bool, elements: list[BusRun], map_registers: list[KernelBuffer]
-    ) -> None:
-        self.mdl = mdl
-        self.write = write
-        self.elements = elements
-        self.map_registers = map_registers
+    dma_64_bit_addresses: bool = True
+    maximum_length: int = DEFAULT_MAXIMUM_LENGTH
 
 
 class DmaAdapter:
-    """One device's adapter."""
+    """One device's adapter; its calls are those of DMA_OPERATIONS, each explained at its own part.
+
+    `map_registers` is how many pages may be copied at a time. `double_buffering` is what the
+    verifier does with mapped memory unless it is told not to.
+    """
 
     def __init__(
         self,
@@ -64,131 +49,95 @@ class DmaAdapter:
         bus: Bus,
         kernel_memory: KernelMemory,
         map_registers: int = DEFAULT_MAP_REGISTERS,
+        *,
+        dma_64_bit_addresses: bool = True,
+        double_buffering: bool = True,
     ) -> None:
-        self._processor = processor
-        self._bus = bus
-        self._memory = kernel_memory
-        self._registers_left = map_registers
-        self._common_buffers: dict[int, CommonBuffer] = {}
-        self._lists: dict[int, ScatterGatherList] = {}
+        self._core = core = DmaCore(
+            processor,
+            bus,
+            kernel_memory,
+            map_registers,
+            dma_64_bit_addresses=dma_64_bit_addresses,
+            double_buffering=double_buffering,
+        )
+        self.physical = core.physical
+        self._buffers = buffers = CommonBuffers(core)
+        self._lists = lists = ScatterGatherLists(core)
+        self._channels = channels = AdapterChannels(core)
+        transfers = AdapterTransfers(core)
+        self.allocate_common_buffer = buffers.allocate
+        self.free_common_buffer = buffers.free
+        self.get_scatter_gather_list = lists.get
+        self.put_scatter_gather_list = lists.put
+        self.allocate_adapter_channel = channels.allocate
+        self.free_adapter_channel = channels.free_channel
+        self.free_map_registers = channels.free_registers
+        self.map_transfer = transfers.map
+        self.flush_adapter_buffers = transfers.flush
 
-    # Common buffers
+    @property
+    def map_registers(self) -> int:
+        """How many map registers one request may have (WDK: NumberOfMapRegisters)."""
+        return self._core.registers.maximum
 
-    def allocate_common_buffer(self, length: int) -> CommonBuffer | None:
-        """Give memory both see, zeroed and in a row; None if there is none (AllocateCommonBuffer).
+    def reserve(self) -> bool:
+        """Take the memory of map registers, and of what the verifier copies through, beforehand.
 
-        Whole pages are taken, and only `length` bytes may be used.
+        False if there is none for the registers. Without this it is taken at first use.
         """
-        self._processor.require_irql(PASSIVE_LEVEL, "AllocateCommonBuffer")
-        pages = self._memory.allocate_contiguous(length)
-        if pages is None:
-            return None
-        buffer = CommonBuffer(pages.view, pages.bus_address, length, pages)
-        self._common_buffers[buffer.bus_address] = buffer
-        return buffer
-
-    def free_common_buffer(self, buffer: CommonBuffer) -> None:
-        """Take it back; the device uses it no more (FreeCommonBuffer)."""
-        self._processor.require_irql(PASSIVE_LEVEL, "FreeCommonBuffer")
-        if self._common_buffers.get(buffer.bus_address) is not buffer:
-            self._violation(_COMMON_BUFFERS_FREED, 0, f"common buffer at {buffer.bus_address:#x}")
-        del self._common_buffers[buffer.bus_address]
-        self._memory.free(buffer.pages)
-
-    # Scatter/gather lists
-
-    def get_scatter_gather_list(
-        self, mdl: Mdl, write: bool, routine: Callable[[ScatterGatherList], object]
-    ) -> int:
-        """Describe a locked buffer to the device and call `routine` with the list.
-
-        `write` as the WDK has it: to the device, from memory. STATUS_INSUFFICIENT_RESOURCES, and
-        no call, when map registers are short. Until the list is put the driver must not look at
-        the data (GetScatterGatherList).
-        """
-        self._require_dispatch("GetScatterGatherList")
-        registers: list[KernelBuffer] = []
-        if reaches_device(mdl):
-            elements = mdl_bus_runs(mdl)
-        else:
-            taken = self._take_registers(mdl.page_count)
-            if taken is None:
-                return STATUS_INSUFFICIENT_RESOURCES
-            registers = taken
-            elements = self._double_buffer(mdl, registers, write)
-        sg_list = ScatterGatherList(mdl, write, elements, registers)
-        self._lists[id(sg_list)] = sg_list
-        routine(sg_list)
-        return STATUS_SUCCESS
-
-    def put_scatter_gather_list(self, sg_list: ScatterGatherList) -> None:
-        """End a transfer: what the device wrote is now in the buffer (PutScatterGatherList)."""
-        self._require_dispatch("PutScatterGatherList")
-        if self._lists.pop(id(sg_list), None) is None:
-            self._violation(_LISTS_FREED, 0, f"scatter/gather list of {sg_list.mdl!r}")
-        registers = sg_list.map_registers
-        if registers and not sg_list.write:
-            mapping, done = map_locked_pages(sg_list.mdl), 0
-            for register, (address, length) in zip(registers, sg_list.elements, strict=True):
-                start = address - register.bus_address
-                mapping.write(done, register.view[start : start + length])
-                done += length
-        self._memory.free_all(registers)
-        self._registers_left += len(registers)
+        core = self._core
+        if not core.registers.reserve(core.may_wait):
+            return False
+        if core.guards is not None:
+            core.guards.reserve(core.may_wait)
+        return True
 
     def put_adapter(self) -> None:
         """Give the adapter up; it must hold nothing (PutDmaAdapter)."""
-        self._processor.require_irql(PASSIVE_LEVEL, "PutDmaAdapter")
-        if self._common_buffers:
-            count = len(self._common_buffers)
-            self._violation(_COMMON_BUFFERS_LEFT, count, f"{count} common buffers are left")
-        if self._lists:
-            count = len(self._lists)
-            self._violation(_LISTS_LEFT, count, f"{count} scatter/gather lists are left")
+        core = self._core
+        core.rules.at_most(DISPATCH_LEVEL, "PutDmaAdapter")
+        for part in (self._buffers, self._channels, self._lists):
+            part.require_none_left()
+        core.rules.released = True
+        if not (self._buffers or self._channels or self._channels.kept or self._lists):
+            core.registers.close()
+            if core.guards is not None:
+                core.guards.close()
 
     def inspect(self) -> dict[str, Any]:
         """Return what the adapter holds."""
+        core = self._core
         return {
-            "common_buffers": len(self._common_buffers),
+            "common_buffers": len(self._buffers),
             "scatter_gather_lists": len(self._lists),
-            "map_registers_left": self._registers_left,
+            "channels": len(self._channels),
+            "map_registers": core.registers.maximum,
+            "map_registers_left": core.registers.left,
+            "requests_waiting": core.registers.waiting,
+            "verified_pages_left": core.guards.left if core.guards is not None else 0,
         }
 
-    def _take_registers(self, count: int) -> list[KernelBuffer] | None:
-        if count > self._registers_left:
-            return None
-        registers = self._memory.allocate_pages(count)
-        if registers is not None:
-            self._registers_left -= count
-        return registers
 
-    @staticmethod
-    def _double_buffer(mdl: Mdl, registers: list[KernelBuffer], write: bool) -> list[BusRun]:
-        """Lay the buffer into map registers, one for each of its pages, at the same offsets."""
-        mapping = map_locked_pages(mdl)
-        elements, done, start = list[BusRun](), 0, mdl.byte_offset
-        for register in registers:
-            length = min(PAGE_SIZE - start, mdl.byte_count - done)
-            if write:
-                register.view[start : start + length] = mapping.read(done, length)
-            elements.append((register.bus_address + start, length))
-            done += length
-            start = 0
-        return elements
+def get_dma_adapter(
+    processor: Processor,
+    bus: Bus,
+    kernel_memory: KernelMemory,
+    description: DeviceDescription,
+    most_map_registers: int = DEFAULT_MAP_REGISTERS,
+) -> DmaAdapter | None:
+    """Return an adapter with its map registers, or None: there is no memory for them.
 
-    def _require_dispatch(self, routine: str) -> None:
-        processor = self._processor
-        processor.require_irql(DISPATCH_LEVEL, routine)
-        if processor.irql < DISPATCH_LEVEL and processor.verifier:
-            processor.bug_check(
-                DRIVER_VERIFIER_DMA_VIOLATION,
-                _WRONG_IRQL,
-                1,
-                detail=f"{routine} below DISPATCH_LEVEL",
-            )
-
-    def _violation(self, code: int, count: int, detail: str) -> None:
-        if self._processor.verifier:
-            self._processor.bug_check(DRIVER_VERIFIER_DMA_VIOLATION, code, count, detail=detail)
-        if code in (_COMMON_BUFFERS_FREED, _LISTS_FREED):
-            raise ValueError(f"{detail} is free already, or never was given")
+    It may have fewer than a transfer of `maximum_length` takes, which the driver then splits
+    (WDK: IoGetDmaAdapter).
+    """
+    processor.require_irql(PASSIVE_LEVEL, "IoGetDmaAdapter")
+    wanted = description.maximum_length // PAGE_SIZE + 2
+    adapter = DmaAdapter(
+        processor,
+        bus,
+        kernel_memory,
+        min(wanted, most_map_registers),
+        dma_64_bit_addresses=description.dma_64_bit_addresses,
+    )
+    return adapter if adapter.reserve() else None

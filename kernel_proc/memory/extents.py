@@ -10,7 +10,7 @@ from typing import Final
 class Extents:
     """Free ranges in ascending order.
 
-    Ranges that meet at one of `borders` are not joined: no range taken lies across a border.
+    Ranges that meet at one of `borders` are not joined: no range that `take` gives lies across one.
     """
 
     __slots__ = ("_borders", "_ends", "_starts", "free")
@@ -43,8 +43,33 @@ class Extents:
         self._cut(0, start, start + count)
         return start, count
 
+    def take_over_borders(self, count: int) -> int | None:
+        """Take the first `count` in a row, whatever borders lie between; None: no room."""
+        begin = 0
+        for index, start in enumerate(self._starts):
+            if index and start != self._ends[index - 1]:
+                begin = index
+            first, end = self._starts[begin], self._ends[index]
+            if end - first >= count:
+                rest = first + count
+                self._starts[begin : index + 1] = [rest] if rest < end else []
+                self._ends[begin : index + 1] = [end] if rest < end else []
+                self.free -= count
+                return first
+        return None
+
     def give(self, start: int, count: int) -> None:
         """Give a range back; ValueError if any of it is free."""
+        if self._borders and count > 1:
+            end = start + count
+            for border in range(start + 1, end):
+                if border in self._borders:
+                    self._give(start, border - start)
+                    start = border
+            count = end - start
+        self._give(start, count)
+
+    def _give(self, start: int, count: int) -> None:
         end = start + count
         index = bisect_right(self._starts, start)
         if (index and self._ends[index - 1] > start) or (

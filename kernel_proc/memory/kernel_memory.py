@@ -56,6 +56,11 @@ class KernelBuffer:
         """Return its first `length` bytes for the bus: always one run."""
         return [(self.bus_address, length)]
 
+    def _run_by_run(self, length: int) -> list[BusRun]:
+        """Return what it is on the bus if its frames need not be in a row."""
+        assert self._segment is not None
+        return self._segment.on_bus.bus_runs(self.page * PAGE_SIZE, length)
+
     def retire(self) -> "_Segment":
         """Give up the pages, so that `view` raises ValueError; the second time this does."""
         segment, self._segment = self._segment, None
@@ -64,6 +69,16 @@ class KernelBuffer:
         with contextlib.suppress(BufferError):  # something still looks through this very view
             self.view.release()
         return segment
+
+
+class ScatteredBuffer(KernelBuffer):
+    """The same with addresses in a row alone: its frames lie anywhere, as those of pool do."""
+
+    __slots__ = ()
+
+    def bus_runs(self, length: int) -> list[BusRun]:
+        """Return its first `length` bytes for the bus, cut where the frames are not in a row."""
+        return self._run_by_run(length)
 
 
 class _Segment:
@@ -90,6 +105,12 @@ class _Segment:
             ends.append(page)
         self.extents = Extents(self.pages, frozenset(ends))
 
+    def lies_within(self, frames: range) -> bool:
+        """Tell whether all its frames are among these."""
+        return all(
+            frames.start <= run.start and run.start + run.count <= frames.stop for run in self.runs
+        )
+
 
 class KernelMemory:
     """The allocator; `lane` makes segments, so that the processor does not wait for the system."""
@@ -110,10 +131,18 @@ class KernelMemory:
         self._segments: list[_Segment] = []
         self._next_base = _KERNEL_BASE
 
-    def allocate_contiguous(self, length: int, alignment: int = PAGE_SIZE) -> KernelBuffer | None:
+    def allocate_contiguous(
+        self,
+        length: int,
+        alignment: int = PAGE_SIZE,
+        *,
+        frames: range | None = None,
+        may_wait: bool = True,
+    ) -> KernelBuffer | None:
         """Give at least `length` bytes in a row, their bus address aligned; None: there are none.
 
-        Whole pages are taken; `length` of the buffer is what was asked for.
+        Whole pages are taken; `length` of the buffer is what was asked for. With `frames` it comes
+        from segments that lie within these; unless it may wait no segment is made.
         """
         if length <= 0 or alignment <= 0 or alignment & (alignment - 1):
             raise ValueError(f"{length} bytes aligned to {alignment} cannot be allocated")
@@ -122,16 +151,32 @@ class KernelMemory:
         largest = self._bus.frames.largest_run
         if largest is not None and pages > largest:
             return None
-        buffer = self._take(pages, every, length)
-        if buffer is None and self._grow(pages):
-            buffer = self._take(pages, every, length)
+        buffer = self._take(pages, every, length, frames)
+        if buffer is None and may_wait and self._grow(pages):
+            buffer = self._take(pages, every, length, frames)
+            self._shrink()  # a segment that does not lie where it was wanted
         return buffer
 
-    def allocate_pages(self, count: int) -> list[KernelBuffer] | None:
+    def allocate_scattered(self, length: int) -> KernelBuffer | None:
+        """Give at least `length` bytes whose addresses are in a row, their frames anywhere.
+
+        So large blocks of nonpaged pool lie. None: there are none.
+        """
+        if length <= 0:
+            raise ValueError(f"{length} bytes cannot be allocated")
+        pages = round_to_pages(length) // PAGE_SIZE
+        buffer = self._take_scattered(pages, length)
+        if buffer is None and self._grow(pages):
+            buffer = self._take_scattered(pages, length)
+        return buffer
+
+    def allocate_pages(
+        self, count: int, *, frames: range | None = None, may_wait: bool = True
+    ) -> list[KernelBuffer] | None:
         """Give single pages, wherever they lie; all of them or None."""
         pages: list[KernelBuffer] = []
         for _ in range(count):
-            page = self.allocate_contiguous(PAGE_SIZE)
+            page = self.allocate_contiguous(PAGE_SIZE, frames=frames, may_wait=may_wait)
             if page is None:
                 self.free_all(pages)
                 return None
@@ -166,18 +211,35 @@ class KernelMemory:
             "segments": len(self._segments),
         }
 
-    def _take(self, pages: int, every: int, length: int) -> KernelBuffer | None:
+    def _take(
+        self, pages: int, every: int, length: int, frames: range | None
+    ) -> KernelBuffer | None:
         for segment in self._segments:
             if segment.extents.free < pages:
                 continue
+            if frames is not None and not segment.lies_within(frames):
+                continue
             page = segment.extents.take(pages, every)
             if page is not None:
-                self.used += pages * PAGE_SIZE
-                buffer = KernelBuffer(segment, page, length)
-                start = page * PAGE_SIZE
-                segment.view[start : start + pages * PAGE_SIZE] = bytes(pages * PAGE_SIZE)
-                return buffer
+                self._clear(segment, page, pages)
+                return KernelBuffer(segment, page, length)
         return None
+
+    def _take_scattered(self, pages: int, length: int) -> KernelBuffer | None:
+        for segment in self._segments:
+            if segment.extents.free < pages:
+                continue
+            page = segment.extents.take_over_borders(pages)
+            if page is not None:
+                self._clear(segment, page, pages)
+                return ScatteredBuffer(segment, page, length)
+        return None
+
+    def _clear(self, segment: _Segment, page: int, pages: int) -> None:
+        """Count pages as used, and zero them."""
+        self.used += pages * PAGE_SIZE
+        start = page * PAGE_SIZE
+        segment.view[start : start + pages * PAGE_SIZE] = bytes(pages * PAGE_SIZE)
 
     def _grow(self, pages: int) -> bool:
         """Make another segment; False if the limit, the frames or the system forbid it."""

@@ -56,7 +56,6 @@ IO_WRITE_ACCESS: Final = 1
 IO_MODIFY_ACCESS: Final = 2
 
 LARGEST_MDL: Final = (2 << 30) - PAGE_SIZE
-MOST_LOCKED_PAGES: Final = (2 << 30) // PAGE_SIZE  # of one process, all its MDLs together
 
 
 class Mdl:
@@ -287,7 +286,7 @@ def _lock_user_pages(mdl: Mdl, is_write: bool) -> None:
     if process is None or not isinstance(process.address_space, AddressSpace):
         raise AccessViolation(address, is_write, "no process has user memory here")
     space = process.address_space
-    if process.locked_pages + mdl.page_count > MOST_LOCKED_PAGES:
+    if process.locked_pages + mdl.page_count > process.most_locked_pages:
         raise RaisedStatus(STATUS_WORKING_SET_QUOTA, f"{mdl.page_count} more pages of {process}")
     space.require_access(address, length, is_write)
     if not length:

@@ -122,3 +122,39 @@ def test_freeing_twice_and_nonsense_are_refused():
         with pytest.raises(ValueError):
             memory.allocate_contiguous(length, alignment)
     memory.close()
+
+
+@given(st.sampled_from([None, 1, 2, 4]), st.data())
+def test_scattered_and_contiguous_buffers_share_a_segment(largest: int | None, data: st.DataObject):
+    memory = new_memory(largest, limit=4 * SEGMENT)
+    held: list[KernelBuffer] = []
+    for _ in range(data.draw(st.integers(1, 25))):
+        if held and data.draw(st.booleans()):
+            memory.free(held.pop(data.draw(st.integers(0, len(held) - 1))))
+            continue
+        length = data.draw(st.integers(1, 9 * PAGE))
+        scattered = data.draw(st.booleans())
+        buffer = (memory.allocate_scattered if scattered else memory.allocate_contiguous)(length)
+        if buffer is None:
+            continue
+        runs = buffer.bus_runs(length)
+        assert sum(size for _, size in runs) == length
+        assert runs[0][0] == buffer.bus_address
+        assert all(start + size == after for (start, size), (after, _) in pairwise(runs))
+        if scattered and largest is not None:
+            assert all(size <= largest * PAGE for _, size in runs)
+        else:
+            assert len(runs) == 1 or scattered
+        assert not any(buffer.view)
+        buffer.view[:] = b"\xaa" * length
+        held.append(buffer)
+        places = sorted((*place(b), -(-len(b) // PAGE) * PAGE) for b in held)
+        for (one, start, size), (other, following, _) in pairwise(places):
+            assert one != other or start + size <= following
+    memory.free_all(held)
+    assert memory.used == 0
+    if largest is not None:
+        assert memory.allocate_contiguous((largest + 1) * PAGE) is None
+        assert memory.allocate_scattered((largest + 1) * PAGE) is not None
+    with pytest.raises(ValueError, match="cannot be allocated"):
+        memory.allocate_scattered(0)

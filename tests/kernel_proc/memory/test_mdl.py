@@ -286,10 +286,8 @@ def test_nothing_can_be_locked_without_a_process_or_without_bytes(kernel: Any):
         lock(kernel, describe(kernel, BASE, 0))
 
 
-def test_the_pages_one_process_can_have_locked_are_bounded(
-    kernel: Any, raw: Any, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("kernel_proc.memory.mdl.MOST_LOCKED_PAGES", 3)
+def test_the_pages_one_process_can_have_locked_are_bounded(kernel: Any, raw: Any):
+    kernel.process.most_locked_pages = 3
     start = raw.map(4)
     first = describe(kernel, start, 2 * PAGE)
     lock(kernel, first)
