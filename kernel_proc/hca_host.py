@@ -14,6 +14,7 @@ from kernel_proc.driver.doorbell_segments import DoorbellTable
 from kernel_proc.driver.hca_child import HcaChild
 from kernel_proc.driver.limits import Profile
 from kernel_proc.hca_abi.device_settings import HcaSettings, encode_settings
+from kernel_proc.hca_profile import read_profile
 from kernel_proc.io_manager.driver_object import DriverObject
 from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.memory.bus import Bus
@@ -63,6 +64,7 @@ class HcaHost:
             seed=_DEFAULT_SEED if settings.seed is None else settings.seed & _SEED_MASK,
             max_qp_rd_atom=settings.max_qp_rd_atom,
             idle_spin_us=settings.hca_spin_us,
+            **({} if settings.hca_profile is None else read_profile(settings.hca_profile)),
         )
         frames = PageFrameAllocator(DEFAULT_FRAMES, settings.fragmentation or None)
         self.bus = Bus(frames)
@@ -87,12 +89,29 @@ class HcaHost:
         self.doorbells = DoorbellTable(link)
         processor = self._io.processor
         polls = self._settings.command_mode == "polling"
+        device = self.device_settings  # its driver wants the tables as large as they can be
         profile = Profile(
+            log_qps=device.log_max_qps,
+            log_cqs=device.log_max_cqs,
+            log_srqs=device.log_max_srqs,
+            log_mpts=device.log_max_mpts,
+            log_mtt_segments=device.log_max_mtt_segments,
+            log_pds=device.log_max_pds,
+            log_mgms=device.log_max_mgms,
             share_percent=self._settings.hca_percent_per_process,
             most_objects=self._settings.hca_objects_per_process,
         )
         self.driver = processor.run_thread(
-            lambda: entry.load(self._io, link, self.memory, log, profile, polls_commands=polls)
+            lambda: entry.load(
+                self._io,
+                link,
+                self.memory,
+                log,
+                profile,
+                adapter=self.adapter,
+                allocation=self._settings.allocation,
+                polls_commands=polls,
+            )
         )
         settled = entry.extension_of(self.driver).settled
         if processor.run_thread(settled.wait, limit_ns) != STATUS_SUCCESS:

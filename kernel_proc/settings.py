@@ -17,10 +17,17 @@ GIB: Final = 1024 * MIB
 
 
 COMMAND_MODES: Final = ("event", "polling")
+ALLOCATIONS: Final = ("direct", "common-buffer", "smaller", "pages", "pool")
+LATENCY_MODELS: Final = ("none", "plausible", "prm-ceiling")
 
 
 class SettingsError(ValueError):
-    """A setting is unknown or its value cannot be used; the text is one sentence."""
+    """A setting is unknown or its value cannot be used; one sentence that names the option."""
+
+
+def option_of(setting: str) -> str:
+    """Return the option of the command line that a setting is given by."""
+    return "--" + setting.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +45,10 @@ class KernelSettings:
     hca: bool = True
     latency_model: str = "none"
     latency_factor: float = 1.0
+    hca_profile: str | None = None
     command_mode: str = "event"
     fragmentation: int = 0
+    allocation: str = "direct"
     max_qp_rd_atom: int = 4
     spin_us: int = 60
     hca_spin_us: int = 200
@@ -47,6 +56,7 @@ class KernelSettings:
     arena_bytes_per_process: int = 256 * MIB
     arena_bytes_total: int = 1 * GIB
     pool_bytes_per_process: int = 16 * MIB
+    locked_bytes_per_process: int = 2 * GIB
     kernel_memory_bytes: int = 512 * MIB
     hca_percent_per_process: int = 50
     hca_objects_per_process: int = 131_072
@@ -68,12 +78,26 @@ class KernelSettings:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
-                raise SettingsError(f"{name} must lie between {least} and {most}, not {value}")
+                raise SettingsError(
+                    f"{option_of(name)} must lie between {least} and {most}, not {value}"
+                )
         if self.command_mode not in COMMAND_MODES:
             modes = " or ".join(COMMAND_MODES)
-            raise SettingsError(f"command_mode must be {modes}, not {self.command_mode!r}")
+            raise SettingsError(f"--command-mode must be {modes}, not {self.command_mode!r}")
+        if self.latency_model not in LATENCY_MODELS and not _is_file_name(self.latency_model):
+            raise SettingsError(
+                f"--latency-model must be {', '.join(LATENCY_MODELS)} or the path of a TOML file, "
+                f"not {self.latency_model!r}"
+            )
+        if self.allocation not in ALLOCATIONS:
+            ways = f"{', '.join(ALLOCATIONS[:-1])} or {ALLOCATIONS[-1]}"
+            raise SettingsError(f"--allocation must be {ways}, not {self.allocation!r}")
         if self.max_qp_rd_atom & (self.max_qp_rd_atom - 1):
-            raise SettingsError(f"max_qp_rd_atom is a power of two, not {self.max_qp_rd_atom}")
+            raise SettingsError(f"--max-qp-rd-atom is a power of two, not {self.max_qp_rd_atom}")
+
+
+def _is_file_name(text: str) -> bool:
+    return "/" in text or text.endswith(".toml")
 
 
 _RANGES: Final[dict[str, tuple[float, float]]] = {
@@ -88,6 +112,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "arena_bytes_per_process": (0, 1 << 40),
     "arena_bytes_total": (0, 1 << 42),
     "pool_bytes_per_process": (64 * KIB, 1 << 40),
+    "locked_bytes_per_process": (64 * KIB, 1 << 40),
     "max_sessions": (1, 10_000),
     "max_threads_per_session": (1, 10_000),
     "max_requests_per_session": (1, 100_000),
@@ -108,14 +133,17 @@ _HELP: Final[dict[str, str]] = {
     "hca": "run an HCA, in a process of its own",
     "latency_model": "time of HCA commands: none, plausible, prm-ceiling, or a TOML file",
     "latency_factor": "multiply the times of the latency model",
+    "hca_profile": "a TOML file with the sizes of the HCA's tables and queues",
     "command_mode": "how the driver learns that a command is done: event or polling",
     "fragmentation": "longest run of page frames; 0: frames are not fragmented",
+    "allocation": "how the driver gets memory: direct, common-buffer, smaller, pages or pool",
     "max_qp_rd_atom": "RDMA reads and atomics a QP may have outstanding",
     "spin_us": "time an idle processor looks for requests before it sleeps",
     "hca_spin_us": "time an idle HCA looks for work before it sleeps",
     "arena_bytes_per_process": "arena memory one process may hold",
     "arena_bytes_total": "arena memory all processes may hold",
     "pool_bytes_per_process": "pool charged to one process",
+    "locked_bytes_per_process": "memory of one process that can be locked at a time",
     "kernel_memory_bytes": "kernel memory the HCA may reach, at most",
     "hca_percent_per_process": "what one process may have of each table of the HCA, in percent",
     "hca_objects_per_process": "verbs objects one process may have, of all kinds together",
@@ -133,7 +161,9 @@ _OTHER_KINDS: Final[dict[str, type[str] | type[float]]] = {
     "name": str,
     "log": str,
     "latency_model": str,
+    "hca_profile": str,
     "command_mode": str,
+    "allocation": str,
     "latency_factor": float,
 }
 
@@ -180,7 +210,7 @@ def _build_parser() -> _Parser:
         "--take-output", action="store_true", help="write standard output and error to the log"
     )
     for setting in fields(KernelSettings):
-        option = "--" + setting.name.replace("_", "-")
+        option = option_of(setting.name)
         words: dict[str, Any] = {"default": setting.default, "help": _HELP[setting.name]}
         if setting.type is bool:
             parser.add_argument(option, action=argparse.BooleanOptionalAction, **words)

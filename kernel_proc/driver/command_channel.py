@@ -8,7 +8,7 @@ Mailboxes of a command given up stay out of the pool until its completion comes 
 When the HCA is dead every waiting command ends with EIO. Commands that take something back
 (TEARDOWN) then succeed without being sent, as nothing is left to be taken back; all others fail.
 
-Rules: `execute` and `run` at PASSIVE_LEVEL in a thread, which waits in kernel mode: its end does
+Rules: `execute` and `run` at <= APC_LEVEL in a thread, which waits in kernel mode: its end does
 not break a command off. `complete` and `fail` at <= DISPATCH_LEVEL.
 Spec: Linux mthca_cmd.c; WinOFED hw/mthca/kernel/mthca_cmd.c; docs/command-interface.md.
 """
@@ -26,7 +26,7 @@ from kernel_proc.driver.mailboxes import Mailboxes
 from kernel_proc.driver.refusal import VerbRefused
 from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi import registers as reg
-from kernel_proc.scheduling.irql import PASSIVE_LEVEL
+from kernel_proc.scheduling.irql import APC_LEVEL
 from kernel_proc.scheduling.semaphore import Semaphore
 from shared.nt_status import STATUS_TIMEOUT
 from shared.verb_reasons import VerbReason
@@ -131,7 +131,7 @@ class CommandChannel:
         EIO when the HCA is dead, EBUSY when it does not answer in time, EAGAIN when it does not
         take the command, ENOMEM without a mailbox.
         """
-        self.processor.require_irql(PASSIVE_LEVEL, "an HCA command")
+        self.processor.require_irql(APC_LEVEL, "an HCA command")
         if self.dead:
             return self._on_dead_device(opcode)
         command = Command(opcode, modifier, opmod, in_param, timeout_ns)

@@ -61,6 +61,15 @@ class DeviceLink(Protocol):
         Registers are zero; every segment is known again; doorbell segments are not.
         """
 
+    def set_fault(self, number: int, fault: bytes) -> None:
+        """Have the HCA put a fault to work, a message of shared/fault_messages.py."""
+
+    def clear_fault(self, number: int) -> None:
+        """Have the HCA take a fault back, 0: every one."""
+
+    def kill(self, reason: str) -> None:
+        """End the HCA as by its own death: it is told to nobody beforehand."""
+
     def stop(self, limit_ns: int) -> bool:
         """End the HCA in order; by force after the limit, and then return False."""
 

@@ -48,7 +48,7 @@ _MAX_INITIATOR_DEPTH: Final = 128
 _MAX_VL_SHIFT: Final = 4
 _GID_LENGTH: Final = 16
 
-# What modify_port may change: SM, SNMP tunnelling, device management, vendor class.
+# What modify_port may change: SM, communication management, SNMP tunnelling, device management.
 _CAPABILITIES: Final = 1 << 1 | 1 << 16 | 1 << 17 | 1 << 19
 
 

@@ -73,11 +73,8 @@ class Dm(Resource):
 
     def runs(self, offset: int, length: int) -> list[tuple[int, int]]:
         """Give where a range lies on the bus, page by page."""
-        pages = self.buffer.blocks
-        return [
-            (pages[number].bus_address + place, size)
-            for number, place, size in _pieces(offset, length)
-        ]
+        pages = self.buffer.runs
+        return [(pages[number][0] + place, size) for number, place, size in _pieces(offset, length)]
 
     def attributes(self) -> dict[str, Any]:
         """Return the length."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kernel_proc.driver import control_device, dispatch
+from kernel_proc.driver.buffer_allocator import DEFAULT_ALLOCATION
 from kernel_proc.driver.hca_extension import HcaExtension
 from kernel_proc.driver.internal_requests import internal_device_control
 from kernel_proc.driver.limits import Profile
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from kernel_proc.io_manager.driver_object import DeviceObject
     from kernel_proc.io_manager.irp import DispatchRoutine, Irp
     from kernel_proc.io_manager.namespace import IoManager
+    from kernel_proc.memory.dma_adapter import DmaAdapter
     from kernel_proc.memory.kernel_memory import KernelMemory
 
 
@@ -37,11 +39,14 @@ def load(
     log: Callable[[str], object],
     profile: Profile | None = None,
     *,
+    adapter: "DmaAdapter",
+    allocation: str = DEFAULT_ALLOCATION,
     polls_commands: bool = False,
 ) -> DriverObject:
     """Make the driver and its devices, and begin to bring the HCA up.
 
-    `link` is on the bus that `memory` belongs to, and becomes the driver's to stop. With
+    `link` is on the bus that `memory` and `adapter` belong to, and becomes the driver's to stop.
+    `allocation` names how the driver gets memory it shares with the HCA. With
     `polls_commands` the end of a command is looked for in the register, one command at a time;
     else an event tells it.
     """
@@ -53,6 +58,8 @@ def load(
         log,
         Notification,
         profile or Profile(),
+        adapter=adapter,
+        allocation=allocation,
         polls_commands=polls_commands,
     )
     opened, control = control_device.create_or_close, control_device.device_control

@@ -1,5 +1,6 @@
 """The HCA's process: executed, and the ends of what joins it to the kernel.
 
+Its command line names the kernel it belongs to, so that one without its kernel is known as such.
 It inherits one end of the control socket and, as its standard error, a pipe the kernel reads;
 every other descriptor of the kernel is closed for it. It runs in a process group of its own, so
 that a Ctrl-C is the kernel's alone; the end of the socket is its end.
@@ -12,6 +13,8 @@ import os
 import socket
 import sys
 from typing import Final
+
+from shared.stray_devices import HCA_MODULE, KERNEL_OPTION
 
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _STANDARD: Final = 3  # descriptors below are the standard ones
@@ -58,8 +61,8 @@ def spawn_hca() -> HcaChild:
 
 
 def _execute(control: int, output: int) -> int:
-    module = "kernel_proc.hca"
-    arguments = [sys.executable, "-P", "-m", module, "--control-fd", str(control)]
+    arguments = [sys.executable, "-P", "-m", HCA_MODULE, "--control-fd", str(control)]
+    arguments += [KERNEL_OPTION, str(os.getpid())]
     path = os.environ.get("PYTHONPATH")  # so that it finds the very packages used here
     environment = {**os.environ, "PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else _ROOT}
     return os.posix_spawn(

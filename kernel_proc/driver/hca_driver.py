@@ -17,6 +17,7 @@ from kernel_proc.driver.command_channel import CommandChannel
 from kernel_proc.driver.context_memory import Icm
 from kernel_proc.driver.dm_pool import DmPool
 from kernel_proc.driver.doorbell_slots import DoorbellSlots
+from kernel_proc.driver.limits import DRIVER_DOMAINS, DRIVER_KEYS
 from kernel_proc.driver.number_allocator import NumberAllocator
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kernel_proc.driver.pinned_memory import Regions
     from kernel_proc.hca_abi.contexts import Adapter, Firmware
     from kernel_proc.io_manager.namespace import IoManager
+    from kernel_proc.memory.dma_adapter import DmaAdapter
     from kernel_proc.memory.kernel_memory import KernelMemory
     from kernel_proc.scheduling.process import KProcess
 
@@ -44,11 +46,13 @@ class Numbers:
     def __init__(self, limits: "Limits", share_percent: int = 100) -> None:
         device = limits.device
         make = partial(NumberAllocator, share_percent=share_percent)
-        self.pd = make(limits.log_pds, max(1, device.reserved_pds), _NUMBER_BITS)
+        self.pd = make(
+            limits.log_pds, max(1, device.reserved_pds), _NUMBER_BITS, own=DRIVER_DOMAINS
+        )
         self.cq = make(limits.log_cqs, device.reserved_cqs, _NUMBER_BITS)
         self.qp = make(limits.log_qps, device.reserved_qps, _NUMBER_BITS)
         self.srq = make(limits.log_srqs, device.reserved_srqs)
-        self.mpt = make(limits.log_mpts, device.reserved_mpts, _KEY_BITS)
+        self.mpt = make(limits.log_mpts, device.reserved_mpts, _KEY_BITS, own=DRIVER_KEYS)
         self.xrcd = make(_NUMBER_BITS, 1)
         # The overflow half of the multicast table; the hash half is found by hashing.
         self.mgm = make(limits.log_mgms, 1 << (limits.log_mgms - 1))
@@ -115,6 +119,8 @@ class HcaDriver:
         profile: "Profile",
         make_sinks: "Callable[[HcaDriver], EventSinks]",
         *,
+        adapter: "DmaAdapter",
+        allocation: str,
         polls_commands: bool = False,
     ) -> None:
         self.io = io
@@ -134,7 +140,7 @@ class HcaDriver:
         self._slots: dict[KProcess | None, DoorbellSlots] = {}
         self.channel = CommandChannel(io.processor, link, memory)
         self.icm = Icm(io.processor, self.channel, memory)
-        self.buffers = BufferAllocator(io.processor, memory)
+        self.buffers = BufferAllocator(io.processor, memory, adapter, allocation)
         self.device_memory = DmPool(self.buffers)
         self.event_queues: list[EventQueue] = []
         self.interrupts: InterruptDpc | None = None
@@ -181,6 +187,7 @@ class HcaDriver:
             "icm": self.icm.inspect(),
             "regions": self.regions.inspect(),
             "buffers": self.buffers.inspect(),
+            "allocations": self.buffers.inspect_past(),
             "device_memory": self.device_memory.inspect(),
             "contexts": [context.inspect() for context in list(self.contexts.values())],
         }

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kernel_proc.driver.event_sinks import EventSinks
     from kernel_proc.io_manager.file_object import FileObject
     from kernel_proc.io_manager.namespace import IoManager
+    from kernel_proc.memory.dma_adapter import DmaAdapter
     from kernel_proc.memory.kernel_memory import KernelMemory
 
 STOP_LIMIT_NS: Final = 2_000_000_000
@@ -48,6 +49,8 @@ class HcaExtension:
         make_sinks: Callable[[HcaDriver], "EventSinks"],
         profile: Profile,
         *,
+        adapter: "DmaAdapter",
+        allocation: str,
         polls_commands: bool,
     ) -> None:
         self._io = io
@@ -56,6 +59,8 @@ class HcaExtension:
         self._log = log
         self._make_sinks = make_sinks
         self._profile = profile
+        self._adapter = adapter
+        self._allocation = allocation
         self._polls_commands = polls_commands
         self._changing = Mutex(io.processor)  # one bring-up, reset or unload at a time
         self._contexts: dict[int, Context] = {}
@@ -87,6 +92,8 @@ class HcaExtension:
             self._link.generation,
             self._profile,
             self._make_sinks,
+            adapter=self._adapter,
+            allocation=self._allocation,
             polls_commands=self._polls_commands,
         )
         life.channel.on_fatal = self.fail

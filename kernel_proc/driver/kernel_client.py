@@ -30,7 +30,7 @@ from kernel_proc.driver.queue_resource import KernelMemory, MemoryNeed, QueueRes
 from kernel_proc.driver.refusal import VerbRefused
 from kernel_proc.hca_abi.qp_transitions import RESET, STATE
 from kernel_proc.io_manager.completion import complete_request
-from kernel_proc.scheduling.irql import DISPATCH_LEVEL, PASSIVE_LEVEL
+from kernel_proc.scheduling.irql import APC_LEVEL, DISPATCH_LEVEL
 from kernel_proc.scheduling.work_item import WorkItem
 from shared import verb_codes as codes
 from shared.nt_status import STATUS_INSUFFICIENT_RESOURCES, STATUS_SUCCESS
@@ -116,7 +116,7 @@ class KernelClient:
 
     def _answer(self, carry_out: Callable[[], VerbAnswer]) -> VerbAnswer:
         driver = self._driver
-        if driver.processor.irql != PASSIVE_LEVEL:
+        if driver.processor.irql > APC_LEVEL:
             return VerbAnswer(errno.EAGAIN, VerbReason.WOULD_WAIT, status=IbStatus.INVALID_STATE)
         thread = driver.processor.current_thread
         assert thread is not None, "a verb outside any thread"

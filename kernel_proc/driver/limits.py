@@ -11,6 +11,10 @@ from kernel_proc.hca_abi.contexts import DeviceLimits
 MAX_MESSAGE: Final = 0x8000_0000
 MAX_GIDS_IN_GROUP: Final = 56
 
+#: What the driver has of the tables of users: keys of three event queues and of all memory.
+DRIVER_KEYS: Final = 4
+DRIVER_DOMAINS: Final = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -64,8 +68,8 @@ class Limits:
 
     @property
     def max_mr(self) -> int:
-        """Memory keys that can be in use at a time."""
-        return (1 << self.log_mpts) - self.device.reserved_mpts
+        """Memory keys that users can have at a time; those of their queues count, too."""
+        return (1 << self.log_mpts) - self.device.reserved_mpts - DRIVER_KEYS
 
     @property
     def max_cqe(self) -> int:

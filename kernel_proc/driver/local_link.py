@@ -47,6 +47,12 @@ class Device(Protocol):
     def next_deadline_ns(self) -> int | None:
         """Return when there will be something to do although nobody rings."""
 
+    def set_fault(self, number: int, fault: bytes) -> None:
+        """Put a fault to work."""
+
+    def clear_fault(self, number: int) -> None:
+        """Take a fault back, 0: every one."""
+
     def inspect(self) -> dict[str, Any]:
         """Return the state as plain values."""
 
@@ -134,8 +140,20 @@ class LocalLink:
         """Return a read-only descriptor of the status page."""
         return self._page.descriptor_for_users()
 
+    def set_fault(self, number: int, fault: bytes) -> None:
+        """Put a fault to work in the device."""
+        if self._device is not None:
+            self._device.set_fault(number, fault)
+            self.poke()
+
+    def clear_fault(self, number: int) -> None:
+        """Take a fault of the device back."""
+        if self._device is not None:
+            self._device.clear_fault(number)
+            self.poke()
+
     def kill(self, reason: str) -> None:
-        """End the device as the death of its process would; for tests."""
+        """End the device as the death of its process would."""
         if self._device is None:
             return
         self._device = None

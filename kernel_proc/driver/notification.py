@@ -12,6 +12,7 @@ Cancel-Safe IRP Queues; docs/notification.md.
 
 import errno
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.driver.event_latch import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from kernel_proc.io_manager.irp import Irp
 
 _ALL: Final = 1 << 32
+_KNOWN_EVENTS: Final = 1024
 _SUCCESS: Final = VERB_RESULT.pack(0, VerbReason.NONE, 0, 0)
 _DEAD: Final = VERB_RESULT.pack(errno.EIO, VerbReason.DEVICE_FATAL, 0, 0)
 
@@ -232,7 +234,7 @@ class Notification:
         """Give events of a line to requests while there are both; end requests without hope."""
         processor = self._processor
         old = processor.raise_irql(DISPATCH_LEVEL)
-        while True:
+        while line.unread:
             self.lock.acquire_at_dpc_level()
             found = events.match(kind, line)
             self.lock.release_from_dpc_level()
@@ -240,7 +242,7 @@ class Notification:
                 break
             event, requests = found
             for irp in requests:
-                _answer(irp, _SUCCESS + encode(event.message()))
+                _answer(irp, _output_of(*event.message()))
         if events.closing or line.closed:
             for irp in line.take_requests(_ALL):
                 _cancel(irp)
@@ -282,6 +284,12 @@ class Notification:
     def inspect(self) -> dict[str, Any]:
         """Return plain figures of every context."""
         return {str(number): events.inspect() for number, events in self._contexts.items()}
+
+
+@lru_cache(_KNOWN_EVENTS)
+def _output_of(event_type: int, handle: int, port: int, count: int) -> bytes:
+    """Lay out what a request that fetches an event is answered; most are like one before."""
+    return _SUCCESS + encode(Event(event_type, handle, port, count))
 
 
 def _answer(irp: "Irp", output: bytes) -> None:

@@ -20,7 +20,7 @@ class NumberAllocator:
     """Gives out numbers of `bits` bits whose low `log_size` bits index a table.
 
     The first `reserved` indices are never given out. With `bits == log_size` a number is its
-    index. `share` is what one owner can have.
+    index. `own` of them the driver takes before all others; `share` is what one owner can have.
     """
 
     __slots__ = (
@@ -31,6 +31,7 @@ class NumberAllocator:
         "_next",
         "bits",
         "log_size",
+        "own",
         "reserved",
         "share",
     )
@@ -41,11 +42,13 @@ class NumberAllocator:
         reserved: int = 0,
         bits: int | None = None,
         *,
+        own: int = 0,
         share_percent: int = 100,
     ) -> None:
         self.log_size: Final = log_size
         self.bits: Final = log_size if bits is None else bits
         self.reserved: Final = reserved
+        self.own: Final = own
         self.share: Final = max(1, self.size * share_percent // 100)
         self._next = reserved
         self._free: deque[int] = deque()
@@ -55,8 +58,8 @@ class NumberAllocator:
 
     @property
     def size(self) -> int:
-        """How many numbers can be in use at a time."""
-        return (1 << self.log_size) - self.reserved
+        """How many numbers others than the driver can have at a time."""
+        return (1 << self.log_size) - self.reserved - self.own
 
     def take(self, owner: object) -> int:
         """Return a number nobody has; refuse with ENOMEM without one, or beyond the owner's share.

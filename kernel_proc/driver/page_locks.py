@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _LARGEST_PIECE: Final = 1 << 30
 _SMALLEST_PIECE: Final = 4 << 20
-_BLOCKS_AT_ONCE: Final = 1024  # what takes less than a millisecond
+_RUNS_AT_ONCE: Final = 1024  # what takes less than a millisecond
 _TOO_MUCH_AT_ONCE: Final = frozenset(
     {
         STATUS_INSUFFICIENT_RESOURCES,
@@ -100,17 +100,18 @@ def pin_user(processor: "Processor", address: int, length: int, writable: bool) 
 class KernelPages(PinnedPages):
     """Kernel memory, which lies where it is until it is freed: nothing is locked."""
 
-    __slots__ = ("_blocks",)
+    __slots__ = ("_pieces",)
 
     def __init__(self, processor: "Processor", buffer: "QueueBuffer") -> None:
         super().__init__(processor, [], writable=True)
-        self._blocks = buffer.blocks
+        self._pieces = buffer.pieces
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """Give where its blocks lie on the bus; others get the processor in a long list."""
-        for number, block in enumerate(self._blocks, 1):
-            yield from block.bus_runs(block.length)
-            if number % _BLOCKS_AT_ONCE == 0:
+        """Give where its pieces lie on the bus; others get the processor in a long list."""
+        runs = (run for piece in self._pieces for run in piece.runs)
+        for number, run in enumerate(runs, 1):
+            yield run
+            if number % _RUNS_AT_ONCE == 0:
                 self._pause()
 
 

@@ -22,9 +22,11 @@ from kernel_proc.driver.status_page import StatusPage
 from kernel_proc.hca_abi.device_packets import (
     ADD_DOORBELLS,
     ADD_SEGMENT,
+    CLEAR_FAULT,
     PRIVATE,
     REMOVE_DOORBELLS,
     REMOVE_SEGMENT,
+    SET_FAULT,
     SHARED,
     START,
     STOP,
@@ -133,6 +135,16 @@ class ProcessLink:
         """Take a doorbell segment back."""
         self._send(DevicePacket(REMOVE_DOORBELLS, number))
 
+    def set_fault(self, number: int, fault: bytes) -> None:
+        """Hand a fault over."""
+        self._send(DevicePacket(SET_FAULT, number, body=fault))
+        self.poke()
+
+    def clear_fault(self, number: int) -> None:
+        """Take a fault back."""
+        self._send(DevicePacket(CLEAR_FAULT, number))
+        self.poke()
+
     def status_descriptor(self) -> int:
         """Return a read-only descriptor of the status page.
 
@@ -170,6 +182,12 @@ class ProcessLink:
         for number in list(self._segments):
             if number in self._segments:  # sending may wait
                 self._announce(number)
+
+    def kill(self, reason: str) -> None:
+        """Have the process killed, which is then noticed as any death of it."""
+        if self._child is not None:
+            self._trouble(f"the HCA is killed: {reason}")
+            signal.pidfd_send_signal(self._child.pidfd, signal.SIGKILL)
 
     def stop(self, limit_ns: int) -> bool:
         """Ask the HCA to end; kill it after the limit. PASSIVE_LEVEL, waits."""

@@ -386,6 +386,9 @@ class Dispatcher:
         return {
             "passes": self.passes,
             "switches": self.switches,
+            "interrupts": self._processor.interrupts,
+            "dpcs": self._processor.dpcs,
+            "dpc_queue": len(self._processor.dpc_queue),
             "pooled_greenlets": len(self._pool),
             "timers": len(self.timers),
             "threads": [thread.describe() for thread in threads],

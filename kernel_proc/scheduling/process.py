@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kernel_proc.scheduling.processor import Processor
 
 DEFAULT_POOL_QUOTA: Final = 64 * 1024 * 1024
+DEFAULT_LOCKED_PAGES: Final = (2 << 30) // 4096
 
 
 class KProcess(DispatcherObject):
@@ -19,7 +20,7 @@ class KProcess(DispatcherObject):
 
     `address_space`, `handle_table` and `doorbells` belong to the rooms above (memory, io_manager,
     driver), which fill and type them; `doorbells` is the process's way to the HCA, made when first
-    asked for.
+    asked for. `locked_pages` of its own are locked now, `most_locked_pages` at most.
     """
 
     __slots__ = (
@@ -28,6 +29,7 @@ class KProcess(DispatcherObject):
         "exiting",
         "handle_table",
         "locked_pages",
+        "most_locked_pages",
         "name",
         "number",
         "pool_charged",
@@ -42,6 +44,7 @@ class KProcess(DispatcherObject):
         name: str,
         process_id: int = 0,
         pool_quota: int = DEFAULT_POOL_QUOTA,
+        most_locked_pages: int = DEFAULT_LOCKED_PAGES,
     ) -> None:
         super().__init__(processor)
         self.name = name
@@ -53,6 +56,7 @@ class KProcess(DispatcherObject):
         self.doorbells: Any = None
         self.exiting = False
         self.locked_pages = 0
+        self.most_locked_pages = most_locked_pages
         self.pool_quota = pool_quota
         self.pool_charged = 0
 

@@ -75,6 +75,14 @@ def start(
             "--latency-factor", metavar="X", help="Multiply the times of the latency model."
         ),
     ] = None,
+    hca_profile: Annotated[
+        str | None,
+        typer.Option(
+            "--hca-profile",
+            metavar="FILE",
+            help="A TOML file with the sizes of the HCA's tables and queues.",
+        ),
+    ] = None,
     command_mode: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +97,14 @@ def start(
             "--fragmentation",
             metavar="N",
             help="Longest run of page frames; 0: frames are not fragmented.",
+        ),
+    ] = None,
+    allocation: Annotated[
+        str | None,
+        typer.Option(
+            "--allocation",
+            metavar="WAY",
+            help="How the driver gets memory: direct, common-buffer, smaller, pages or pool.",
         ),
     ] = None,
     max_qp_rd_atom: Annotated[
@@ -132,15 +148,20 @@ def start(
                 "hca": False if no_hca else None,
                 "latency_model": latency_model,
                 "latency_factor": latency_factor,
+                "hca_profile": hca_profile,
                 "command_mode": command_mode,
                 "fragmentation": fragmentation,
+                "allocation": allocation,
                 "max_qp_rd_atom": max_qp_rd_atom,
                 "spin_us": spin_us,
                 "hca_spin_us": hca_spin_us,
             },
         )
         status = kernel_status(name)
-    _show(status, as_json, f"kernel {name!r} is running (pid {kernel.pid}), log {kernel.log}")
+    words = [f"kernel {name!r} is running (pid {kernel.pid}), log {kernel.log}"]
+    if status.cleared:
+        words.append(f"  cleared   {status.cleared}")
+    _show(status, as_json, "\n".join(words))
 
 
 @kernel_commands.command(cls=Command)
@@ -253,6 +274,7 @@ def _values(kernel: "KernelStatus") -> dict[str, Any]:
         "uptime_s": None if kernel.uptime_ns is None else kernel.uptime_ns / _NS_PER_S,
         "drivers": kernel.drivers,
         "sessions": kernel.sessions,
+        "cleared": kernel.cleared,
         **({} if kernel.problem is None else {"problem": kernel.problem}),
     }
 
@@ -289,6 +311,7 @@ def _details(kernel: "KernelStatus") -> list[str]:
         "sessions": _sessions(kernel),
         "endpoint": kernel.endpoint,
         "log": kernel.log or "standard error",
+        **({"cleared": kernel.cleared} if kernel.cleared else {}),
     }
     return [f"  {title:<9} {value}" for title, value in rows.items()]
 

@@ -47,9 +47,19 @@ def _driver(hca: State) -> Iterator[Row]:
     yield _row("registered regions", regions["bytes"], None)
     yield _row("memory keys", keys["used"], keys["size"], "keys")
     yield _row("MTT", mtt["used"], mtt["size"], "segments")
-    yield _row("queue buffers in the kernel", hca["buffers"]["bytes"], None)
+    yield from _buffers(hca["buffers"], hca["allocations"])
     for name, chunks in hca["icm"]["tables"].items():
         yield _row(f"ICM of table {name}", len(chunks), None, "chunks")
+
+
+def _buffers(live: State, past: State) -> Iterator[Row]:
+    way = live["strategy"]
+    yield _row("queue buffers in the kernel", live["bytes"], None)
+    yield _row(f"queue buffers, got {way}", live["pieces"], None, "pieces")
+    yield _row("queue buffers, lost to rounding", live["lost_to_rounding"], None)
+    yield _row("queue buffers, deepest fallback", past["deepest_fallback"], None, "halvings")
+    yield _row("queue buffers, in smaller pieces than asked", past["fallbacks"], None, "buffers")
+    yield _row("queue buffers, refused", past["refused"], None, "buffers")
 
 
 def _sessions(state: State) -> Iterator[Row]:

@@ -33,6 +33,7 @@ from kernel_proc.io_manager.system_services import (
 from kernel_proc.memory.address_space import AddressSpace
 from kernel_proc.memory.arenas import ArenaTable
 from kernel_proc.memory.bus import Bus
+from kernel_proc.memory.dma_adapter import DmaAdapter
 from kernel_proc.memory.kernel_memory import KernelMemory
 from kernel_proc.memory.mdl import check_no_locked_pages
 from kernel_proc.memory.page_frames import PageFrameAllocator
@@ -110,6 +111,7 @@ class HcaBox:
         settings: HcaSettings | None = None,
         profile: Profile | None = None,
         largest_run: int | None = None,
+        allocation: str = "direct",
         wait: bool = True,
         seed: int | None = None,
         polls_commands: bool = False,
@@ -121,6 +123,7 @@ class HcaBox:
         self.io = IoManager(processor)
         self.bus = Bus(PageFrameAllocator(largest_run=largest_run))
         self.memory = KernelMemory(self.bus)
+        self.adapter = DmaAdapter(processor, self.bus, self.memory)
         self.link = LocalLink(processor, self._make_device)
         self.bus.attach(self.link)
         self.driver = entry.load(
@@ -129,6 +132,8 @@ class HcaBox:
             self.memory,
             self.lines.append,
             profile,
+            adapter=self.adapter,
+            allocation=allocation,
             polls_commands=polls_commands,
         )
         self.extension = entry.extension_of(self.driver)

@@ -13,6 +13,7 @@ from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi.device_settings import HcaSettings, encode_settings
 from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.memory.bus import Bus
+from kernel_proc.memory.dma_adapter import DmaAdapter
 from kernel_proc.memory.kernel_memory import KernelMemory
 from kernel_proc.memory.page_frames import PageFrameAllocator
 from kernel_proc.scheduling.kernel_clock import RealClock
@@ -45,7 +46,10 @@ class ProcessBox(HcaBox):
             processor, encode_settings(settings), self.lines.append
         )
         self.bus.attach(self.link)
-        self.driver = entry.load(self.io, self.link, self.memory, self.lines.append)
+        self.adapter = DmaAdapter(processor, self.bus, self.memory)
+        self.driver = entry.load(
+            self.io, self.link, self.memory, self.lines.append, adapter=self.adapter
+        )
         self.extension = entry.extension_of(self.driver)
         self.doorbells = DoorbellTable(self.link)
         self.sessions = []

@@ -165,7 +165,7 @@ def test_the_death_of_the_hca_is_told(client: Client):
     assert (answer.errno, answer.reason) == (errno.EIO, Reason.DEVICE_FATAL)
 
 
-def test_above_passive_level_a_verb_would_wait(client: Client):
+def test_above_apc_level_a_verb_would_wait(client: Client):
     def at_dispatch() -> tuple[VerbAnswer, VerbAnswer]:
         processor = client.box.processor
         old = processor.raise_irql(DISPATCH_LEVEL)
