@@ -78,17 +78,17 @@ def _chosen(names: list[str]) -> list[str]:
 
 def _run(names: list[str], quick: bool, show_progress: bool) -> str:
     """Run them and return the run document."""
+    from user_proc.bench.bench_run import marks_of
     from user_proc.bench.progress_view import make_progress
     from user_proc.experiments.catalogue import run_experiments
     from user_proc.run_document import other_document
-    from user_proc.run_provenance import begin_provenance, end_provenance, is_virtual
+    from user_proc.run_provenance import begin_provenance, end_provenance
 
     begun = begin_provenance()
     with make_progress(show_progress) as progress:
         results = list(run_experiments(names, quick, progress.advance))
-    marks = ["virtual"] if is_virtual() else []
     settings = {"tool": "softhca experiment", "names": names, "quick": quick}
-    provenance = end_provenance(begun, marks)
+    provenance = end_provenance(begun, marks_of(begun, (), pinned=False))
     return other_document("experiment", provenance, settings, {"experiments": results})
 
 

@@ -42,6 +42,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
+        if value.is_integer():
+            return f"{value:,.0f}"
         size = abs(value)
         places = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
         return f"{value:,.{places}f}"

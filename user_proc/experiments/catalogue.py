@@ -7,10 +7,13 @@ child's own catalogue and found there.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from user_proc.experiments.buffering import Buffering
+from user_proc.experiments.command_share import CommandShare
 from user_proc.experiments.experiment import Experiment, Progress, Result, result_of
+from user_proc.experiments.irp_or_direct import IrpOrDirect
 from user_proc.experiments.kernel_child import listed, run_in_child
 
-_OWN: Final[tuple[Experiment, ...]] = ()
+_OWN: Final[tuple[Experiment, ...]] = (IrpOrDirect(), Buffering(), CommandShare())
 
 
 def own_experiments() -> dict[str, Experiment]:

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, Final
 
-from user_proc.bench.worker_link import child_environment
 from user_proc.experiments.experiment import ExperimentFailed, Progress, Result
+from user_proc.transport.child_environment import child_environment
 
 _MODULE: Final = "kernel_proc.experiments"
 

@@ -223,7 +223,7 @@ class Scheduling:
         best = min(alone, key=lambda way: alone[way]["completed_us"])
         costs = [
             f"a {way} {row['completed_us'] - alone[best]['completed_us']:.1f} us later "
-            f"({row['switches']:.0f} thread switches)"
+            f"({row['switches']:.0f} thread switch{'' if row['switches'] == 1 else 'es'})"
             for way, row in alone.items()
             if way != best
         ]
@@ -237,11 +237,10 @@ class Scheduling:
             for row in rows
             if row["load"] == "it waits" and row["outcome"] == DONE
         ]
-        verb = "waits" if len(delayed) < 2 else "wait"
         return (
             f"A {best} has completed the request {alone[best]['completed_us']:.1f} us after the "
-            f"interrupt, at {alone[best]['irql']}; {listed(costs)}. Behind a burst of threads of "
-            f"higher priority {verb} {listed(delayed)}; in its routine may wait {listed(allowed)}."
+            f"interrupt, at {alone[best]['irql']}; {listed(costs)}. A burst of threads of higher "
+            f"priority delays {listed(delayed)}; {listed(allowed)} may wait in its routine."
         )
 
 
