@@ -117,6 +117,8 @@ def _run_kernel(options: "StartOptions", starter: Starter) -> int:
             log = KernelLog(settings.log, options.take_output)
         except OSError as error:
             return starter.fail(f"cannot write {settings.log}: {error.strerror}", NOT_STARTED)
+        if lock.cleared:
+            log.line(lock.cleared)
         code = _serve(options, starter, lock, log)
         log_is_needed = (
             settings.log != str(lock.paths.log)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kernel_proc.clients import benchmark_client
-from kernel_proc.devices import noop
+from kernel_proc.devices import fault_control, noop
 from kernel_proc.driver.hca_child import HcaChild
 from kernel_proc.hca_host import HcaHost
 from kernel_proc.io_manager.driver_loader import DriverLoader
@@ -25,7 +25,6 @@ from kernel_proc.scheduling.processor import Processor
 from kernel_proc.scheduling.work_item import stop_service_threads
 from kernel_proc.server.connection_gate import ConnectionGate
 from kernel_proc.server.descriptor_plan import (
-    LISTENER_CONNECTIONS,
     MOST,
     plan_descriptors,
     raise_descriptor_limit,
@@ -92,7 +91,7 @@ class Machine:
         self.stopped_clean = True
         self._outboxes = Outboxes()
         self._gate: ConnectionGate | None = None
-        self._requests = None if in_process else RequestSocket(settings.max_requests_per_session)
+        self._requests = None if in_process else RequestSocket()
         send = self._outboxes.send if self._requests is None else self._requests.send
         self.sessions = SessionTable(settings.max_sessions if in_process else self._plan.sessions)
         self.server = SessionServer(self.io, self.sessions, send, settings.max_threads_per_session)
@@ -109,6 +108,7 @@ class Machine:
             self._plan.arenas,
             self.hca.bus if self.hca is not None else None,
         )
+        fault_control.load(self.io, self._make_fault_board)
         self._lifelines: LifelineListener | None = None
         self._lock: InstanceLock | None = None
         self.drivers = DriverLoader(self.io, self.log)
@@ -119,6 +119,13 @@ class Machine:
         if self.in_process:
             return InlineLane(self.processor)
         return OsLane(self.processor, name)
+
+    def _make_fault_board(self) -> fault_control.Faults:
+        from kernel_proc.fault_board.board import FaultBoard
+        from kernel_proc.fault_board.kernel_parts import KernelParts
+
+        parts = KernelParts(self.processor, self.server, self.reception, self._requests, self.hca)
+        return FaultBoard(parts, self.log)
 
     def start_hca(self) -> None:
         """Bring the HCA up, if the settings want one; runs the processor meanwhile.
@@ -146,14 +153,14 @@ class Machine:
         ready_queue = self.processor.dispatcher.ready_queue
         requests.is_busy = lambda: ready_queue.summary != 0
         paths = lock.paths
-        allowed = {
-            str(paths.request_socket): self._plan.connections,
-            str(paths.listener_socket): LISTENER_CONNECTIONS,
-        }
         self._gate = ConnectionGate(
-            self.sessions.processes, allowed, self._plan.strangers, self._flooded
+            self.sessions.processes,
+            str(paths.request_socket),
+            self._plan.connections,
+            self._plan.strangers,
+            self._flooded,
         )
-        requests.bind(paths.endpoint, paths.listener_endpoint, self._gate)
+        requests.bind(paths.endpoint, self._gate)
         self.processor.add_source(requests.socket, requests.drain)
         self._lifelines = LifelineListener(
             self.processor,
@@ -165,7 +172,12 @@ class Machine:
         self._lifelines.listen(lock.paths.lifeline)
         settings = self.settings
         record = own_record(
-            settings.name, VERSION, softhca_version(), settings.verifier, settings.log or ""
+            settings.name,
+            VERSION,
+            softhca_version(),
+            settings.verifier,
+            settings.log or "",
+            lock.cleared,
         )
         write_record(lock.paths, record)
         self.log(f"kernel {self.settings.name!r} is ready (pid {os.getpid()})")
@@ -271,8 +283,6 @@ class Machine:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             self.log(f"state not written: {error}")
-        else:
-            self.log(f"state written to {path}")
 
     def inspect_all(self) -> dict[str, Any]:
         """Return the state of every room and, as "device" of the HCA, what that tells of itself.
@@ -288,6 +298,8 @@ class Machine:
     def inspect(self) -> dict[str, Any]:
         """Return the state of every room of the kernel as plain values."""
         return {
+            "clock_ns": self.processor.clock.now_ns(),
+            "process": os.getpid(),
             "dispatcher": self.processor.dispatcher.inspect(),
             "io_manager": self.io.inspect(),
             "drivers": self.drivers.inspect(),
@@ -300,6 +312,7 @@ class Machine:
             "lifelines": self._lifelines.inspect() if self._lifelines is not None else {},
             "request_sockets": self._gate.inspect() if self._gate is not None else {},
             "socket_errors": dict(self._requests.errors) if self._requests is not None else {},
+            "descriptor_plan": self._plan.inspect(),
             "descriptors": len(os.listdir("/proc/self/fd")) - 1,
             "os_threads": threading.active_count(),
         }

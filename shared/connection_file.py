@@ -62,7 +62,10 @@ _MOST_PIDS: Final = 1 << 31  # pid_t
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRecord:
-    """The contents of the connection file: who the kernel is, and what is fixed for its life."""
+    """The contents of the connection file: who the kernel is, and what is fixed for its life.
+
+    `cleared` says what it found of a kernel of the name that had not stopped in order.
+    """
 
     name: str
     pid: int
@@ -72,6 +75,7 @@ class ConnectionRecord:
     version: str = ""
     verifier: bool = False
     log: str = ""
+    cleared: str = ""
 
 
 def boot_id() -> str:
@@ -94,13 +98,19 @@ def is_running(record: ConnectionRecord) -> bool:
 
 
 def own_record(
-    name: str, protocol: int, version: str = "", verifier: bool = False, log: str = ""
+    name: str,
+    protocol: int,
+    version: str = "",
+    verifier: bool = False,
+    log: str = "",
+    cleared: str = "",
 ) -> ConnectionRecord:
     """Describe the calling process as the kernel of `name`."""
     ticks = process_start_ticks(os.getpid())
     if ticks is None:
         raise RuntimeFolderError("/proc is not mounted: the start time of a process is needed")
-    return ConnectionRecord(name, os.getpid(), ticks, boot_id(), protocol, version, verifier, log)
+    pid, boot = os.getpid(), boot_id()
+    return ConnectionRecord(name, pid, ticks, boot, protocol, version, verifier, log, cleared)
 
 
 def write_record(paths: InstancePaths, record: ConnectionRecord) -> None:

@@ -1,18 +1,19 @@
-"""The fixed header of every message on the request socket, and who fills which field.
+"""The fixed header of every message on the request and completion sockets, and who fills what.
 
 A request or answer is one header frame of `HEADER.size` bytes, then at most one payload frame
 (present only when it is not empty). Behind a ROUTER the identity frame comes first; there is no
-empty delimiter frame. All integers are little-endian and naturally aligned.
+empty delimiter frame. A completion is one packet of the session's completion socket, the payload
+behind the header. All integers are little-endian and naturally aligned.
 
 Every request from the user side fills
     magic, version, kind, session, epoch   as told by Welcome on the lifeline,
-    thread       number of the calling user thread, from 1, never reused in a session; 0: listener,
+    thread       number of the calling user thread, from 1, never reused in a session,
     request_id   rising within a thread, unique in the session, never 0
                  (`thread << REQUEST_ID_SHIFT | count`; the kernel only compares it),
-    sequence     completions this session's listener has taken so far (modulo 2**32): the credit
+    sequence     completions this process has taken so far (modulo 2**32): the credit
                  by which the kernel knows how many completions are still unread;
-all fields not named for its kind are 0. One thread has one DEALER; a thread (or the listener)
-that shows up with a new ROUTER identity has replaced its socket and the old identity is dead.
+all fields not named for its kind are 0. One thread has one DEALER; a thread that shows up with a
+new ROUTER identity has replaced its socket and the old identity is dead.
 A thread sends its next request only after the answer to the last one came or was abandoned, and
 the kernel answers the requests of one thread in the order in which they came.
 
@@ -61,8 +62,6 @@ THREAD_EXIT              -                                          none: it is 
 CANCEL_SYNCHRONOUS       request_id = that of an earlier request    none: it is not answered
                          of the same thread which its caller has
                          given up (Ctrl-C)
-LISTEN                   thread 0; binds this socket as the         status
-                         session's listener
 ECHO                     anything beside session, epoch and thread, the same frames, unchanged
                          with or without a payload                  (kind stays KIND_ECHO)
 
@@ -76,9 +75,9 @@ Every KIND_REPLY repeats session, epoch, thread and request_id of its request an
                  INVALID_CONNECTION unknown session or epoch, REVISION_MISMATCH version,
                  INVALID_PARAMETER malformed, INSUFFICIENT_RESOURCES too much outstanding,
                  TOO_MANY_THREADS more sockets than the session may have),
-    sequence     completions the kernel had sent to this session's listener before this answer
-                 (modulo 2**32): a caller of WAIT or DEQUEUE goes on only when its listener has
-                 taken as many.
+    sequence     completions the kernel had sent to this process before this answer (modulo
+                 2**32): a caller of WAIT or DEQUEUE goes on only when its process has taken
+                 as many.
 
 DEVICE_CONTROL, request: with FLAG_INPUT_INLINE the payload frame is the input (input_length bytes;
 no frame when 0) and input_address says nothing; without it the kernel fetches input_length bytes
@@ -89,17 +88,17 @@ Inline lengths are at most MAX_PAYLOAD.
 DEVICE_CONTROL, KIND_REPLY:
     FLAG_IOSB_WRITTEN        iosb_status and information are the IoStatusBlock; not set: untouched,
     FLAG_OUTPUT_INLINE       payload = the output bytes (only if asked for, and not empty),
-    FLAG_COMPLETION_FOLLOWS  the result is not in this reply: one KIND_COMPLETION will come to the
-                             listener, or has come already. Never on a file opened for synchronous
-                             I/O. Not set: nothing more will come.
+    FLAG_COMPLETION_FOLLOWS  the result is not in this reply: one KIND_COMPLETION will come by
+                             the completion socket, or has come already. Never on a file opened for
+                             synchronous I/O. Not set: nothing more will come.
     FLAG_USER_APC            the user APC asked for is queued (with the IoStatusBlock only).
-KIND_COMPLETION, to the listener: request_id, thread and apc_context of the request; flags,
+KIND_COMPLETION, on the completion socket: request_id, thread and apc_context of the request; flags,
     iosb_status, information and payload as in the reply; status repeats iosb_status; sequence =
     its own number, counted from 1.
 
 A request that another thread can learn of, by an event it names or a packet, has its result sent
-to the listener before the event is set or the packet posted, also when it is finished at once: so
-whoever was told finds, after the wait for `sequence`, the status block written.
+by the completion socket before the event is set or the packet posted, also when it is finished at
+once: so whoever was told finds, after the wait for `sequence`, the status block written.
 
 User APCs: a DEVICE_CONTROL with FLAG_USER_APC has one queued to its thread when its result is
 delivered. It ends an alertable WAIT, DELAY or DEQUEUE with STATUS_USER_APC; that reply has
@@ -152,7 +151,6 @@ KIND_DEQUEUE: Final = 7
 KIND_THREAD_EXIT: Final = 8
 KIND_CREATE_EVENT: Final = 9
 KIND_ECHO: Final = 10
-KIND_LISTEN: Final = 11
 KIND_CANCEL_SYNCHRONOUS: Final = 12
 KIND_EVENT: Final = 13
 KIND_CREATE_PORT: Final = 14

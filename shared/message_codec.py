@@ -9,13 +9,14 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar, get_args, get_type
 
 import msgpack
 
+from shared.fault_messages import FAULT_MESSAGES, Fault
 from shared.messages import SYSTEM_MESSAGES
 from shared.messages import Message as SystemMessage
 from shared.verb_messages import VERB_MESSAGES, VerbMessage
 
 MAX_MESSAGE: Final = 64 * 1024
 
-Message = SystemMessage | VerbMessage
+Message = SystemMessage | VerbMessage | Fault
 
 _M = TypeVar("_M")
 
@@ -53,7 +54,7 @@ def _shape(cls: type[Any], tag: int, version: int) -> _Shape:
 
 
 def _shapes() -> dict[type[Any], _Shape]:
-    messages = {**SYSTEM_MESSAGES, **VERB_MESSAGES}
+    messages = {**SYSTEM_MESSAGES, **VERB_MESSAGES, **FAULT_MESSAGES}
     return {cls: _shape(cls, tag, version) for cls, (tag, version) in messages.items()}
 
 

@@ -2,7 +2,7 @@
 
 Lifeline (SOCK_SEQPACKET, one message per packet, 64 KiB at most). The user speaks first:
     Hello + 2 descriptors      its own /proc/self/mem (O_RDWR) and /proc/self/maps (O_RDONLY)
-      -> Welcome               the session is open, or
+      -> Welcome + 1 descriptor  the session is open; the socket its completions come by, or
       -> Refused               and the kernel closes the connection.
 Then any number of requests, each answered once, in order; `request` is chosen by the user and
 repeated in the answer, so that the answer to an abandoned request is recognised:
@@ -40,7 +40,7 @@ class Welcome(NamedTuple):
 
     protocol      envelope version agreed on; every header carries it.
     max_payload   largest inline payload in bytes.
-    max_requests  requests in the kernel plus completions not yet taken by the listener.
+    max_requests  requests in the kernel plus completions not yet taken.
     max_threads   user threads with a socket at one time.
     arena_quota   bytes of arenas this session may hold.
     """

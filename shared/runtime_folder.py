@@ -24,7 +24,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _HASH: Final = 16
 _LIFELINE: Final = "lifeline.sock"
 _REQUESTS: Final = "requests.sock"
-_LISTENER: Final = "listener.sock"
 
 
 class RuntimeFolderError(Exception):
@@ -66,16 +65,6 @@ class InstancePaths:
     def endpoint(self) -> str:
         """The ROUTER's ZeroMQ endpoint."""
         return f"ipc://{self.request_socket}"
-
-    @property
-    def listener_socket(self) -> Path:
-        """The path of the ROUTER's socket for listeners."""
-        return self.folder / _LISTENER
-
-    @property
-    def listener_endpoint(self) -> str:
-        """The ROUTER's ZeroMQ endpoint for listeners, which may leave more unread."""
-        return f"ipc://{self.listener_socket}"
 
     @property
     def log(self) -> Path:

@@ -19,14 +19,18 @@ REST_NS: Final = 50_000_000
 
 
 class SpinWindow:
-    """How long its owner looks before it sleeps; `late` counts the yields that came back late."""
+    """How long its owner looks before it sleeps; `late` counts the yields that came back late.
 
-    __slots__ = ("_rests_until_ns", "late", "late_ns", "length_ns")
+    `yielded_ns` is when the last of them came back.
+    """
+
+    __slots__ = ("_rests_until_ns", "late", "late_ns", "length_ns", "yielded_ns")
 
     def __init__(self, length_ns: int, late_ns: int = LATE_NS) -> None:
         self.length_ns = length_ns
         self.late = 0
         self.late_ns = late_ns
+        self.yielded_ns = 0
         self._rests_until_ns = 0
 
     def end(self, begin_ns: int) -> int:
@@ -40,7 +44,7 @@ class SpinWindow:
     def yield_core(self, at_ns: int) -> bool:
         """Let others run; False if that took long, and is no good idea any more."""
         os.sched_yield()
-        now = now_ns()
+        self.yielded_ns = now = now_ns()
         if now - at_ns <= self.late_ns:
             return True
         self.late += 1

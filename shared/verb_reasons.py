@@ -129,7 +129,7 @@ class VerbReason(IntEnum):
     CQ_WITHOUT_CHANNEL = 171  # object: the handle
     NOT_PER_OBJECT = 172  # object: the handle; the event belongs to the device
     NO_DOORBELLS = 173  # the process has not asked for its doorbell segment
-    WOULD_WAIT = 174  # a kernel client called above PASSIVE_LEVEL
+    WOULD_WAIT = 174  # a kernel client called above APC_LEVEL
     # Object: the handle; detail: opcode. The device did not say in which memory the queue is now,
     # so both memories must be kept until it is destroyed.
     RESIZE_UNCERTAIN = 175

@@ -53,6 +53,10 @@ class KernelStartFailed(SofthcaError):
     """A kernel process was started but did not become ready."""
 
 
+class WrongKernelSetting(KernelStartFailed, ValueError):
+    """A kernel was given a setting it does not have, or a value it cannot have; see its text."""
+
+
 class RuntimeFolderUnusable(SofthcaError):
     """The folder of sockets cannot be used as it is."""
 

@@ -14,12 +14,17 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from shared.connection_file import DEFAULT_INSTANCE, RuntimeFolderError, instance_paths
+from shared.connection_file import (
+    DEFAULT_INSTANCE,
+    InstancePaths,
+    RuntimeFolderError,
+    instance_paths,
+)
 from shared.envelope import FLAG_SYNCHRONOUS, KIND_CANCEL
 from shared.ioctl_codes import FILE_READ_ACCESS, FILE_WRITE_ACCESS
 from shared.messages import Welcome
-from shared.nt_status import STATUS_NOT_FOUND
-from user_proc.errors import SofthcaError, folder_error
+from shared.nt_status import STATUS_IO_TIMEOUT, STATUS_NOT_FOUND
+from user_proc.errors import KernelRefused, SofthcaError, folder_error
 from user_proc.io.completion_port import CompletionPort, create_completion_port
 from user_proc.io.device_handle import DeviceHandle, open_device
 from user_proc.io.event_handle import EventHandle, create_event
@@ -32,6 +37,8 @@ from user_proc.memory.private_memory import OwnMemory, PinnedBuffer, open_own_me
 from user_proc.transport.inproc_channel import InprocChannel, InprocDoor, InprocLifeline
 from user_proc.transport.kernel_channel import ChannelCounters, KernelChannel
 from user_proc.transport.lifeline_channel import LifelineChannel, OpenedDoorbells
+
+_FURTHER_TRIES: Final = 4  # of a Hello that came too late
 
 
 class SessionLifeline(ArenaLifeline, Protocol):
@@ -68,15 +75,15 @@ class UserProcess:
             raise folder_error(error) from error
         memory = _own_memory()
         try:
-            lifeline = LifelineChannel(paths, memory)
+            lifeline = _introduce(paths, memory)
         finally:
             memory.close()
         channel = KernelChannel(
             lifeline.name,
             paths.endpoint,
-            paths.listener_endpoint,
             lifeline.welcome,
             lifeline.watch,
+            lifeline.completions,
         )
         return cls(channel, lifeline)
 
@@ -187,7 +194,7 @@ class UserProcess:
         return self.channel.echo(payload)
 
     def counters(self) -> ChannelCounters:
-        """Give what has gone over this process's request sockets so far."""
+        """Give what has gone over this process's sockets so far."""
         return self.channel.counters()
 
     def close(self) -> None:
@@ -204,6 +211,17 @@ class UserProcess:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _introduce(paths: InstancePaths, memory: OwnMemory) -> LifelineChannel:
+    """Connect; again, some times, if the kernel had no patience because so many connect at once."""
+    for _ in range(_FURTHER_TRIES):
+        try:
+            return LifelineChannel(paths, memory)
+        except KernelRefused as refused:
+            if refused.status != STATUS_IO_TIMEOUT:
+                raise
+    return LifelineChannel(paths, memory)
 
 
 def _own_memory() -> OwnMemory:

@@ -26,8 +26,10 @@ OTHER_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "experiment": ("experiments",),
     "stress": (
         "seed", "clients", "seconds", "operations", "completions", "lost", "doubled", "corrupt",
-        "hangs", "kills", "leaks", "control_p99_us", "floor_p99_us", "rows",
+        "wrong", "hangs", "kills", "leaks", "control_p99_us", "floor_p99_us", "rows", "counts",
+        "failures", "reduced",
     ),
+    "doctor": ("checks", "missing", "cleaned"),
     "launch": ("outcome", "groups", "ranks", "samples"),
 }  # fmt: skip
 

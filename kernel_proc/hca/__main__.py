@@ -22,6 +22,7 @@ from kernel_proc.hca_abi.registers import REGISTER_PAGE_SIZE
 from shared.clock import now_ns
 from shared.doorbell_layout import STATUS_PAGE_LENGTH
 from shared.segment import map_segment
+from shared.stray_devices import KERNEL_OPTION
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_TIMERSLACK: Final = 29
@@ -62,14 +63,14 @@ def _run(control: ControlSocket, start: Start) -> None:
 
 def main() -> int:
     """Serve the kernel at the other end of the control socket."""
-    parent = os.getppid()
     parser = argparse.ArgumentParser(prog="python -P -m kernel_proc.hca", allow_abbrev=False)
     parser.add_argument("--control-fd", type=int, required=True)
-    descriptor = parser.parse_args().control_fd
-    if not _bind_to_parent(parent):
+    parser.add_argument(KERNEL_OPTION, type=int, default=os.getppid(), help="its parent's pid")
+    options = parser.parse_args()
+    if not _bind_to_parent(options.kernel):
         return 1
     try:
-        control = ControlSocket(socket.socket(fileno=descriptor))
+        control = ControlSocket(socket.socket(fileno=options.control_fd))
         _run(control, control.receive_start())
     except ControlEnded:
         return 0

@@ -161,6 +161,11 @@ class CommandInterface:
         command.asked_ns = self._model.service_ns(command.opcode, entries)
         self._due_ns = self._free_ns = start_ns + command.asked_ns
 
+    def lengthen(self, command: Command, more_ns: int) -> None:
+        """Have the command that was started last take more time."""
+        command.asked_ns += more_ns
+        self._due_ns = self._free_ns = self._due_ns + more_ns
+
     def _execute(self, now: int) -> bool:
         """Let the next command take effect; False if what it names is in use by a copy."""
         if self.before_command is not None:

@@ -162,6 +162,10 @@ class ControlSocket:
             self._remove_doorbells(device, packet.number)
         elif packet.kind == packets.INSPECT:
             self._begin_inspection(device, packet, *descriptors)
+        elif packet.kind == packets.SET_FAULT:
+            device.set_fault(packet.number, packet.body)
+        elif packet.kind == packets.CLEAR_FAULT:
+            device.clear_fault(packet.number)
 
     def _add_segment(self, device: HcaDevice, packet: DevicePacket, descriptor: int) -> None:
         if packet.memory == packets.PRIVATE:

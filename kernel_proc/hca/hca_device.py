@@ -11,11 +11,12 @@ Spec: docs/hca-process.md; kernel_proc/hca_abi/registers.py.
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.hca.command_interface import CommandInterface
 from kernel_proc.hca.hca_tables import HcaTables
 from kernel_proc.hca.latency_model import LatencyModel
+from kernel_proc.hca.loop_times import LoopTimes
 from kernel_proc.hca.posted_requests import posted_requests
 from kernel_proc.hca_abi import registers as reg
 from kernel_proc.hca_abi.device_settings import HcaSettings
@@ -29,6 +30,9 @@ from shared.doorbell_layout import (
 )
 from shared.live_words import full_fence, publish_fence, words64
 from shared.processor_number import current_processor
+
+if TYPE_CHECKING:
+    from kernel_proc.hca.injection.device_faults import DeviceFaults
 
 CATASTROPHIC_INTERNAL: Final = 1  # first word of the catastrophic buffer
 _TURNS_A_ROUND: Final = 4
@@ -58,6 +62,8 @@ class HcaDevice:
         model = LatencyModel(settings.latency_model, settings.latency_factor, settings.seed)
         self.settings: Final = settings
         self.failure = ""
+        self._faults: DeviceFaults | None = None
+        self.times: Final = LoopTimes()
         self._clock_ns: Final = clock_ns
         self._raise: Final = raise_interrupt
         self._words: Final = words64(registers)
@@ -127,7 +133,7 @@ class HcaDevice:
                 self._raise_line()
             return busy
         except Exception as error:
-            self._die(error)
+            self.fail(error)
             return False
 
     @property
@@ -161,6 +167,7 @@ class HcaDevice:
         yield ("dead",), self.dead
         yield ("failure",), self.failure
         yield ("line_raised",), self._words[_LINE]
+        yield ("times",), self.times.inspect(self._clock_ns())
         yield ("command_interface",), self.commands.inspect()
         yield from self.tables.parts()
 
@@ -174,6 +181,21 @@ class HcaDevice:
         if qp is not None:
             yield from posted_requests(qp, self._clock_ns())
 
+    def set_fault(self, number: int, fault: bytes) -> None:
+        """Have a fault at work, a message of `fault_messages` that the kernel has judged."""
+        from kernel_proc.hca.injection import device_faults
+        from shared.fault_messages import Fault
+        from shared.message_codec import decode_as
+
+        if self._faults is None:
+            self._faults = device_faults.DeviceFaults(self, self._clock_ns)
+        self._faults.set(number, decode_as(Fault, fault))
+
+    def clear_fault(self, number: int) -> None:
+        """Take a fault back, 0: every one."""
+        if self._faults is not None:
+            self._faults.clear(number)
+
     def close(self) -> None:
         """Drop every view and descriptor."""
         self.tables.stop()
@@ -184,11 +206,15 @@ class HcaDevice:
     def _raise_line(self) -> None:
         self._words[_LINE] = (self._words[_LINE] + 1) & ((1 << 64) - 1)
         full_fence()
+        self.wake_kernel()
+
+    def wake_kernel(self) -> None:
+        """Wake the kernel's processor if it has announced sleep."""
         if self._words[_KERNEL_SLEEPS]:
             self._raise()
 
-    def _die(self, error: Exception) -> None:
-        """Write the catastrophic buffer, its first word last, and tell everybody."""
+    def fail(self, error: Exception) -> None:
+        """Be dead: write the catastrophic buffer, its first word last, and tell everybody."""
         self.failure = "".join(traceback.format_exception(error))
         place = traceback.extract_tb(error.__traceback__)[-1]
         words = self._words

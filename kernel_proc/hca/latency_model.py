@@ -128,7 +128,7 @@ def _read_file(path: str) -> dict[str, Spread]:
         raise LatencyModelError(
             f"the latency model {path!r} cannot be read: {error.strerror}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LatencyModelError(f"the latency model {path!r} cannot be read: {error}") from error
     base = tables.pop("base", "none")
     if base not in ("none", "plausible"):

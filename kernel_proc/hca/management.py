@@ -22,6 +22,7 @@ _U64: Final = struct.Struct(">Q")
 _PKEYS: Final = struct.Struct(f">{mad.PKEYS_PER_BLOCK}H")
 _GUIDS: Final = struct.Struct(f">{mad.GUIDS_PER_BLOCK}Q")
 _SUBNET_TIMEOUT: Final = 18
+_CLIENT_REREGISTER: Final = 0x80
 _VLS: Final = 4  # code for VL0 to VL7
 
 
@@ -137,6 +138,8 @@ class Management:
         port.set_lid(lid, sm_lid, data[mad.PORT_INFO_ACTIVE_MTU_SM_SL] & 0xF)
         if state:
             port.set_state(state)
+        if data[mad.PORT_INFO_SUBNET_TIMEOUT] & _CLIENT_REREGISTER:
+            port.ask_to_reregister()
         return self._get_port_info(asked, modifier, data)
 
     def _get_guids(self, port: Port, modifier: int, data: bytes) -> bytes:

@@ -31,8 +31,8 @@ LAST_UNICAST_LID: Final = 0xBFFF
 PERMISSIVE_LID: Final = 0xFFFF
 _MOST_VIOLATIONS: Final = 0xFFFF
 
-# Trap, SL mapping, client reregistration, system image GUID, communication management.
-_CAPABILITIES: Final = 1 << 25 | 1 << 16 | 1 << 11 | 1 << 6
+# Client reregistration and system image GUID; others are claimed by who provides them (SET_IB).
+_CAPABILITIES: Final = 1 << 25 | 1 << 11
 
 
 class Port:
@@ -133,6 +133,10 @@ class Port:
         if (sm_lid, sm_sl) != (self.sm_lid, self.sm_sl):
             self.sm_lid, self.sm_sl = sm_lid, sm_sl
             self._events.port(self.number, eqe.PORT_SM_CHANGE)
+
+    def ask_to_reregister(self) -> None:
+        """Have clients join their groups anew: the subnet manager knows them no more."""
+        self._events.port(self.number, eqe.PORT_CLIENT_REREGISTER)
 
     def set_gid_prefix(self, prefix: int) -> None:
         """Take the subnet's prefix."""

@@ -15,6 +15,7 @@ import sys
 from typing import Final
 
 from kernel_proc.hca.control_socket import ControlEnded, ControlSocket
+from kernel_proc.hca.foretelling import Foretelling
 from kernel_proc.hca.hca_device import HcaDevice
 from shared.clock import now_ns
 from shared.spin_window import SpinWindow
@@ -39,8 +40,9 @@ class ProcessLoop:
         self._watch: Final = watch
         self._poke: Final = poke
         self._window: Final = SpinWindow(device.settings.idle_spin_us * 1000)
+        self._times: Final = device.times
+        self._foretelling: Final = Foretelling(device.tables.events)
         self._told = False
-        self.sleeps = 0
 
     def run(self) -> None:
         """Run until the kernel is gone or says stop."""
@@ -63,7 +65,7 @@ class ProcessLoop:
 
     def _work(self) -> None:
         """Do rounds until there was nothing to do for a while and no deadline is near."""
-        device, control = self._device, self._control
+        device, control, window = self._device, self._control, self._window
         idle_since = now_ns()
         rounds = 0
         while True:
@@ -76,7 +78,9 @@ class ProcessLoop:
                 if control.inspection is not None:
                     control.inspect()
             if device.run_once():
-                idle_since = 0
+                if idle_since:
+                    self._times.looked_ns += max(0, window.yielded_ns - idle_since)
+                    idle_since = 0
                 continue
             if control.inspection is not None:
                 control.inspect()
@@ -87,11 +91,12 @@ class ProcessLoop:
             if device.is_copying:
                 self._let_threads_run()
                 continue
-            if self._window.is_open(idle_since, now):
-                self._window.yield_core(now)
+            if window.is_open(idle_since, now):
+                window.yield_core(now)
                 continue
             deadline = device.next_deadline_ns()
             if deadline is None or deadline - now >= SPUN_NS:
+                self._times.looked_ns += now - idle_since
                 return
 
     def _let_threads_run(self) -> None:
@@ -115,24 +120,24 @@ class ProcessLoop:
                 return
             if device.run_once() or self._control.inspection is not None:
                 return
-            self.sleeps += 1
+            self._times.sleeps += 1
             self._wait(device.next_deadline_ns())
         finally:
             device.set_sleeping(False)
 
     def _wait(self, deadline: int | None) -> None:
+        begin = now_ns()
         if deadline is None:
-            self._serve_events(LONGEST_SLEEP_NS / 1e9)
-            return
-        length = min(LONGEST_SLEEP_NS, deadline - now_ns() - SPUN_NS // 2)
-        if length <= 0:
-            return
-        # The epoll descriptor is waited for from outside: its own wait counts whole milliseconds.
-        ready, _, _ = select.select([self._watch], [], [], length / 1e9)
-        if ready:
-            self._serve_events()
+            self._serve_events(LONGEST_SLEEP_NS / 1e9, slept=True)
+        elif deadline - begin > SPUN_NS // 2:
+            length = min(LONGEST_SLEEP_NS, deadline - begin - SPUN_NS // 2)
+            # The epoll descriptor is waited for from outside: its own wait counts milliseconds.
+            ready, _, _ = select.select([self._watch], [], [], length / 1e9)
+            if ready:
+                self._serve_events(slept=True)
+        self._times.slept_ns += now_ns() - begin
 
-    def _serve_events(self, longest_s: float = 0) -> None:
+    def _serve_events(self, longest_s: float = 0, *, slept: bool = False) -> None:
         for descriptor, _ in self._watch.poll(longest_s):
             if descriptor == self._control.fileno():
                 self._control.serve()
@@ -141,6 +146,8 @@ class ProcessLoop:
                     os.eventfd_read(descriptor)
                 except BlockingIOError:
                     continue
+            elif slept and self._foretelling.rung():  # the bell of a session
+                self._device.wake_kernel()
 
 
 def _collect() -> None:

@@ -12,6 +12,8 @@
     INSPECT          + 2 descriptors: a file to tell its state in, as inspection_text.py says, in
                      `length` bytes at most, and an eventfd to write when it is told; `number` is a
                      queue pair's for what it was posted, 0 for everything else
+    SET_FAULT        `number` names the fault; the message that describes it follows the head
+    CLEAR_FAULT      the fault `number`; 0 for all
     STOP             end in order
 
 Both sides count every packet, START included; the kernel stores its count in SENT_OFFSET once a
@@ -21,7 +23,8 @@ nothing else; the end of the socket is the end of the kernel.
 The eventfd of doorbells is also its users', who can change its flags and empty it: it is watched
 edge-triggered and never read.
 
-Spec: unix(7), SCM_RIGHTS; shared/doorbell_layout.py; kernel_proc/hca_abi/registers.py.
+Spec: unix(7), SCM_RIGHTS; shared/doorbell_layout.py; shared/fault_messages.py;
+kernel_proc/hca_abi/registers.py.
 """
 
 import struct
@@ -34,6 +37,8 @@ ADD_DOORBELLS: Final = 4
 REMOVE_DOORBELLS: Final = 5
 STOP: Final = 6
 INSPECT: Final = 7
+SET_FAULT: Final = 8
+CLEAR_FAULT: Final = 9
 
 SHARED: Final = 1
 PRIVATE: Final = 2
@@ -47,7 +52,10 @@ DESCRIPTORS: Final[dict[int, int]] = {
     REMOVE_DOORBELLS: 0,
     STOP: 0,
     INSPECT: 2,
+    SET_FAULT: 0,
+    CLEAR_FAULT: 0,
 }
+_WITH_BODY: Final = frozenset({START, SET_FAULT})
 MOST_DESCRIPTORS: Final = max(DESCRIPTORS.values())
 MOST_PACKET: Final = 1 << 16
 
@@ -84,6 +92,6 @@ def decode_packet(data: bytes, descriptors: int) -> DevicePacket:
     if descriptors != wanted:
         raise DevicePacketError(f"a packet of kind {kind} with {descriptors} descriptors")
     body = data[_HEAD.size :]
-    if body and kind != START:
+    if body and kind not in _WITH_BODY:
         raise DevicePacketError(f"a packet of kind {kind} with {len(body)} bytes too many")
     return DevicePacket(kind, number, length, memory, body)

@@ -39,6 +39,7 @@ class HcaSettings:
     log_max_srqs: int = 10
     log_max_mpts: int = 17
     log_max_mtt_segments: int = 20
+    log_max_pds: int = 15
     log_max_mgms: int = 13
     max_qp_rd_atom: int = 4
     max_wqes: int = 16384
@@ -71,6 +72,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "log_max_srqs": (7, 16),
     "log_max_mpts": (5, 20),
     "log_max_mtt_segments": (5, 24),
+    "log_max_pds": (3, 20),
     "log_max_mgms": (1, 16),
     "max_qp_rd_atom": (1, 128),
     "max_wqes": (1, 1 << 20),
@@ -87,12 +89,11 @@ DEVICE_CAP_FLAGS: Final = 0x1321C66
 RESERVED_QPS: Final = 1024
 RESERVED_CQS: Final = 128
 RESERVED_SRQS: Final = 64
-RESERVED_MPTS: Final = 16
+RESERVED_MPTS: Final = 12
 RESERVED_MTT_SEGMENTS: Final = 16
-RESERVED_PDS: Final = 4
+RESERVED_PDS: Final = 3
 RESERVED_UARS: Final = 1
 LOG_MAX_EQS: Final = 5
-LOG_MAX_PDS: Final = 15
 GID_TABLE_LENGTH: Final = 32
 PKEY_TABLE_LENGTH: Final = 64
 LOCAL_ACK_DELAY: Final = 15
@@ -113,7 +114,7 @@ def device_limits(settings: HcaSettings) -> DeviceLimits:
         reserved_mtt_segments=RESERVED_MTT_SEGMENTS,
         log_max_eqs=LOG_MAX_EQS,
         reserved_eqs=0,
-        log_max_pds=LOG_MAX_PDS,
+        log_max_pds=settings.log_max_pds,
         reserved_pds=RESERVED_PDS,
         reserved_uars=RESERVED_UARS,
         log_max_mgms=settings.log_max_mgms,

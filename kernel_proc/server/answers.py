@@ -1,7 +1,8 @@
 """What goes back to a session: replies, completions, refusals.
 
 Nothing here waits. An answer whose reader is full or gone is dropped and counted; a completion
-is kept for the listener instead, and counts against the session's limit until it is taken.
+that finds no room is kept instead, in its turn, and counts against the session's limit until it is
+taken.
 
 Rules: any thread of the processor, <= APC_LEVEL.
 Spec: shared/envelope.py.
@@ -12,7 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from kernel_proc.server.request_times import RequestTimes
 from kernel_proc.server.session import CREDENTIALS, Session, UserThread
+from shared.clock import now_ns
 from shared.envelope import (
     HEADER,
     KIND_CANCEL_SYNCHRONOUS,
@@ -51,12 +54,12 @@ _pack = ANSWER.pack
 class Answers:
     """The way out of the door, with its counters."""
 
-    __slots__ = ("_send", "listener_gone", "lost", "wire_bytes")
+    __slots__ = ("_send", "lost", "times", "wire_bytes")
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.listener_gone: Callable[[Session], object] = lambda session: None
         self.lost: Counter[str] = Counter()
+        self.times = RequestTimes()
         self.wire_bytes = 0
 
     def reply(
@@ -76,6 +79,9 @@ class Answers:
         caller.queued.popleft()
         if caller.abandoned:
             caller.abandoned.discard(request_id)
+        if request_id == caller.timed_id:
+            caller.timed_id = -1
+            self.times.note(now_ns() - caller.timed_from_ns)
         if session.ending:
             return
         header = _pack(
@@ -101,6 +107,8 @@ class Answers:
         """Send the first of two answers; the request stays in flight until `complete`."""
         session = caller.session
         caller.queued.popleft()
+        if request_id == caller.timed_id:
+            caller.timed_id = -1
         if session.ending:
             return
         self.send_plain(
@@ -166,7 +174,7 @@ class Answers:
         information: int,
         payload: bytes | None,
     ) -> None:
-        """Send the second of two answers to the session's listener."""
+        """Send the second of two answers."""
         session = caller.session
         session.in_flight -= 1
         if session.ending:
@@ -184,24 +192,31 @@ class Answers:
             information,
             iosb_status,
         )
-        session.held_completions.append((header, payload))
-        self.send_held(session)
+        if session.held_completions or not self._hand_over(session, header, payload):
+            session.held_completions.append((header, payload))
         if trace.enabled:
             trace.record(COMPLETION_SENT, request_id)
 
-    def send_held(self, session: Session) -> None:
-        """Send what the listener has not been sent, in order, as far as it takes it."""
+    def _hand_over(self, session: Session, header: bytes, payload: bytes | None) -> bool:
+        """Send a completion; False if there is no room: then those held go on when there is.
+
+        To a process that has closed its end it is lost, and stays unread.
+        """
+        result = session.completions.send(header, payload)
+        if result == FULL:
+            session.completions.when_room(lambda: self._send_held(session))
+            return False
+        if result == GONE:
+            self._count_lost(session, result)
+        else:
+            self.wire_bytes += _SIZE + (len(payload) if payload else 0)
+        return True
+
+    def _send_held(self, session: Session) -> None:
+        """Send what found no room, in order, as far as there is some."""
         held = session.held_completions
-        while held and session.listener is not None:
-            header, payload = held[0]
-            result = self._send(session.listener, header, payload)
-            if result == SENT:
-                held.popleft()
-                self.wire_bytes += _SIZE + (len(payload) if payload else 0)
-            elif result == GONE:
-                self.listener_gone(session)
-            else:
-                return
+        while held and self._hand_over(session, *held[0]):
+            held.popleft()
 
     def _count_lost(self, session: Session | None, result: int) -> None:
         self.lost["peer full" if result == FULL else "peer gone"] += 1

@@ -51,12 +51,13 @@ CountSessions = Callable[[], Counter[int]]
 
 
 class ConnectionGate:
-    """Judges the connections of one ROUTER; `allowed` is how many a session may have at a path."""
+    """Judges the connections of one ROUTER at `path`; a session may have `allowed` of them."""
 
     def __init__(
         self,
         count_sessions: CountSessions,
-        allowed: dict[str, int],
+        path: str,
+        allowed: int,
         strangers: int,
         on_flood: Callable[[int], object] = lambda pid: None,
         flood_bytes: int | None = None,
@@ -68,10 +69,11 @@ class ConnectionGate:
         self._next_look = 0.0
         self._somebody_left = False
         self._count_sessions = count_sessions
+        self._path = path
         self._allowed = allowed
         self._strangers = strangers
-        self._owners: dict[int, tuple[int, str]] = {}  # by descriptor: process, path
-        self._held: Counter[tuple[int, str]] = Counter()
+        self._owners: dict[int, int] = {}  # processes, by descriptor
+        self._held: Counter[int] = Counter()
         self._thread: threading.Thread | None = None
 
     def watch(self, context: "zmq.Context[zmq.Socket[bytes]]", router: Any) -> None:
@@ -115,14 +117,13 @@ class ConnectionGate:
         if connection is None:
             return
         with connection:
-            owner = self._owner_of(connection)
-            if owner is None:  # it has been closed, and its number is something else's
+            pid = self._owner_of(connection)
+            if pid is None:  # it has been closed, and its number is something else's
                 return
-            pid, path = owner
             sessions = self._count_sessions()
-            self._owners[descriptor] = owner
-            self._held[owner] += 1
-            if sessions[pid] and self._held[owner] > sessions[pid] * self._allowed[path]:
+            self._owners[descriptor] = pid
+            self._held[pid] += 1
+            if sessions[pid] and self._held[pid] > sessions[pid] * self._allowed:
                 self._turn_away(connection)
             greediest = self._greediest_stranger(sessions)
             if greediest == pid:
@@ -132,17 +133,14 @@ class ConnectionGate:
 
     def _greediest_stranger(self, sessions: Counter[int]) -> int | None:
         # Who without a session has most, if they have too many together.
-        strangers: Counter[int] = Counter()
-        for (pid, _), count in self._held.items():
-            if not sessions[pid]:
-                strangers[pid] += count
+        strangers = Counter({pid: n for pid, n in self._held.items() if not sessions[pid]})
         if strangers.total() <= self._strangers:
             return None
         return max(strangers, key=lambda pid: strangers[pid])
 
     def _turn_out(self, pid: int) -> None:
         for descriptor, owner in self._owners.items():
-            if owner[0] == pid:
+            if owner == pid:
                 connection = _duplicate(descriptor)
                 if connection is not None:
                     with connection:
@@ -163,7 +161,7 @@ class ConnectionGate:
         for _ in range(_SAMPLES):
             seen.update(descriptor for descriptor in self._owners if _has_input(descriptor))
             time.sleep(_SAMPLE_SECONDS)
-        for pid in {self._owners[one][0] for one, times in seen.items() if times > 1}:
+        for pid in {self._owners[one] for one, times in seen.items() if times > 1}:
             self.floods += 1
             self._turn_out(pid)
             self._on_flood(pid)
@@ -174,17 +172,17 @@ class ConnectionGate:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
-    def _owner_of(self, connection: socket.socket) -> tuple[int, str] | None:
+    def _owner_of(self, connection: socket.socket) -> int | None:
         try:
             path = connection.getsockname()
             size = _CREDENTIALS.size
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         except OSError:
             return None
-        if not isinstance(path, str) or path not in self._allowed:
+        if path != self._path:
             return None
         pid: int = _CREDENTIALS.unpack(raw)[0]
-        return pid, path
+        return pid
 
     def inspect(self) -> dict[str, int]:
         """Return plain figures."""

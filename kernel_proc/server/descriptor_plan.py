@@ -10,7 +10,7 @@ Spec: getrlimit(2) RLIMIT_NOFILE.
 """
 
 import resource
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from kernel_proc.server.connection_gate import AHEAD
@@ -21,15 +21,15 @@ MOST: Final = 1 << 20
 # Sockets, poller, timer, log, the HCA, kernel memory, and what is open for a moment.
 _OWN: Final = 72
 _PER_SILENT: Final = 6  # connection, pidfd, its lane's eventfd, what a Hello brings
-# Lifeline, pidfd, memory, maps, its lane's eventfd, an arena being made; doorbells and eventfd.
-_PER_SESSION: Final = 9
+# Lifeline, pidfd, memory, maps, its lane's eventfd, an arena being made; doorbells and eventfd;
+# completions, and the sign that there is room for more.
+_PER_SESSION: Final = 11
 _PER_ARENA: Final = 2  # its mapping and its bus segment hold one each
 _PLANNED_ARENAS: Final = 4  # of a session, when descriptors are short
 _STRANGERS: Final = 32
 
 #: Connections of one session beside one for each thread: sockets being replaced.
 _SPARE_CONNECTIONS: Final = 8
-LISTENER_CONNECTIONS: Final = 2
 
 
 class TooFewDescriptors(Exception):
@@ -46,14 +46,20 @@ class TooFewDescriptors(Exception):
 class DescriptorPlan:
     """The bounds; `connections` are those of one session to the request socket.
 
-    An arena takes two descriptors.
+    An arena takes two descriptors. Of `limit` descriptors a kernel needs `needed` at least.
     """
 
+    needed: int
+    limit: int
     sessions: int
     silent: int
     strangers: int
     connections: int
     arenas: int
+
+    def inspect(self) -> dict[str, int]:
+        """Return the plan as plain values."""
+        return asdict(self)
 
 
 def plan_descriptors(settings: KernelSettings, limit: int) -> DescriptorPlan:
@@ -62,18 +68,19 @@ def plan_descriptors(settings: KernelSettings, limit: int) -> DescriptorPlan:
     TooFewDescriptors if they do not suffice for one.
     """
     connections = settings.max_threads_per_session + _SPARE_CONNECTIONS
-    fixed = _PER_SESSION + connections + LISTENER_CONNECTIONS
+    fixed = _PER_SESSION + connections
     planned = fixed + _PLANNED_ARENAS * _PER_ARENA
     room = limit - _OWN - AHEAD - planned  # beside one session
     fewest = _PER_SILENT + 1
+    needed = limit - room + fewest
     if room < fewest:
-        raise TooFewDescriptors(limit - room + fewest, limit)
+        raise TooFewDescriptors(needed, limit)
     silent = max(1, min(settings.max_silent_connections, room // 32))
     strangers = max(1, min(_STRANGERS, room // 16))
     left = limit - _OWN - AHEAD - silent * _PER_SILENT - strangers
     sessions = min(settings.max_sessions, left // planned)
     arenas = (left - sessions * fixed) // _PER_ARENA
-    return DescriptorPlan(sessions, silent, strangers, connections, arenas)
+    return DescriptorPlan(needed, limit, sessions, silent, strangers, connections, arenas)
 
 
 def raise_descriptor_limit() -> int:

@@ -1,6 +1,6 @@
 """Device controls of user threads, and cancelling them.
 
-The result of an overlapped request goes to the session's listener if it comes later, or if
+The result of an overlapped request is a completion if it comes later, or if
 another thread can be told of it, by an event or a packet; else it is in the one reply.
 
 Rules: the caller's KTHREAD.
@@ -33,7 +33,7 @@ from shared.nt_status import STATUS_CANCELLED, STATUS_NOT_FOUND
 
 
 class ServerRequest(DeviceControlRequest):
-    """A device control request that knows whom to answer, and whether the listener was told."""
+    """A device control request that knows whom to answer, and whether its completion was sent."""
 
     __slots__ = ("answers", "caller", "request_id", "sent")
 
@@ -80,7 +80,7 @@ def _flags(request: DeviceControlRequest, output: bytes | None) -> int:
 
 
 def device_control(door: Door, caller: UserThread, request: Request, payload: bytes) -> None:
-    """NtDeviceIoControlFile: one answer with the result, or one now and one to the listener."""
+    """NtDeviceIoControlFile: one answer with the result, or one now and a completion."""
     answers = door.answers
     if request[3] in caller.abandoned:
         answers.reply(caller, request[3], STATUS_CANCELLED)

@@ -9,7 +9,6 @@ Rules: one OS thread, which runs the processor inside `exchange`.
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from kernel_proc.channel_interface.doorbell_grant import DoorbellGrant
 from kernel_proc.memory.arenas import ArenaGrant
@@ -24,8 +23,6 @@ from kernel_proc.server.session_server import SessionServer
 from shared.envelope import parse_header
 from shared.messages import Welcome
 from shared.nt_status import STATUS_NO_SUCH_DEVICE
-
-_LISTENER: Final = 0
 
 
 class Outboxes:
@@ -52,6 +49,25 @@ class Outboxes:
         return SENT
 
 
+class InProcessCompletions:
+    """Completions as the user's end of a socket would hold them."""
+
+    def __init__(self) -> None:
+        self.arrived: deque[list[bytes]] = deque()
+
+    def send(self, header: bytes, payload: bytes | None) -> int:
+        """Queue a completion."""
+        self.arrived.append([header, payload] if payload else [header])
+        return SENT
+
+    def when_room(self, call: Callable[[], object]) -> None:
+        """Call at once: there always is."""
+        call()
+
+    def close(self) -> None:
+        """Keep what has come."""
+
+
 class InProcessSession:
     """A session of the calling process itself, private memory included."""
 
@@ -67,7 +83,8 @@ class InProcessSession:
         memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
         maps = os.open("/proc/self/maps", os.O_RDONLY | os.O_CLOEXEC)
         private = PrivateMemory(memory, maps)
-        self.session: Session = reception.open(name, os.getpid(), private)
+        self.completions = InProcessCompletions()
+        self.session: Session = reception.open(name, os.getpid(), private, self.completions)
         self.welcome: Welcome = reception.welcome(self.session)
         self._processor = processor
         self._server = server
@@ -103,9 +120,9 @@ class InProcessSession:
         return inbox.popleft()
 
     def take_completion(self) -> list[bytes] | None:
-        """Take the next message for the listener, if one is there now."""
-        inbox = self._outboxes.open(self._identity(_LISTENER))
-        return inbox.popleft() if inbox else None
+        """Take the next completion, if one is there now."""
+        arrived = self.completions.arrived
+        return arrived.popleft() if arrived else None
 
     def run(self, predicate: Callable[[], bool], timeout_ns: int | None = None) -> bool:
         """Run the kernel until the predicate holds; False when its clock passed the limit."""

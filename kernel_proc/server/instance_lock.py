@@ -15,6 +15,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from kernel_proc.server.recovery import cleared_sentence, remove_half_written
 from shared.connection_file import (
     InstancePaths,
     RuntimeFolderError,
@@ -23,7 +24,9 @@ from shared.connection_file import (
     prepare_folder,
     remove_record,
 )
+from shared.stray_devices import end_stray_devices
 
+_LONGEST_PID: Final = 32
 _ATTEMPTS: Final = 1000  # each loses against somebody who is in the folder for a moment only
 
 
@@ -32,6 +35,7 @@ class InstanceLock:
 
     def __init__(self, name: str) -> None:
         self.paths: InstancePaths = instance_paths(name)
+        self.cleared = ""  # what a former kernel of the name had left, as a sentence
         self._descriptor = -1
 
     @property
@@ -49,9 +53,7 @@ class InstanceLock:
         else:
             raise RuntimeFolderError(f"{self.paths.lock} cannot be locked: others keep asking")
         try:
-            remove_record(self.paths)
-            for path in _sockets(self.paths):
-                _remove_stale_socket(path)
+            self.cleared = self._clear_leftovers()
             self._write_pid()
         except BaseException as error:
             self._give_up()
@@ -63,6 +65,17 @@ class InstanceLock:
                 )
                 raise RuntimeFolderError(what) from error
             raise
+
+    def _clear_leftovers(self) -> str:
+        paths = self.paths
+        former = os.pread(self._descriptor, _LONGEST_PID, 0).decode("ascii", "replace").strip()
+        found = [path.name for path in (paths.connection_file, *_sockets(paths)) if path.exists()]
+        remove_record(paths)
+        for path in _sockets(paths):
+            _remove_stale_socket(path)
+        found += remove_half_written(paths.folder, self.state_path)
+        strays = end_stray_devices() if former or found else []
+        return cleared_sentence(former, found, strays)
 
     def _give_up(self) -> None:
         # Whatever is in the way stays, and then the folder does.
@@ -157,7 +170,7 @@ class InstanceLock:
 
 
 def _sockets(paths: InstancePaths) -> tuple[Path, ...]:
-    return paths.lifeline, paths.request_socket, paths.listener_socket
+    return paths.lifeline, paths.request_socket
 
 
 def _remove_stale_socket(path: Path) -> None:

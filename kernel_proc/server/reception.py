@@ -19,16 +19,22 @@ from kernel_proc.memory.private_memory import PrivateMemory
 from kernel_proc.memory.quota import MemoryQuota
 from kernel_proc.scheduling.os_lane import Lane
 from kernel_proc.scheduling.process import KProcess
+from kernel_proc.server.completion_socket import CompletionSocket
 from kernel_proc.server.hello import Greeting
 from kernel_proc.server.lifeline import Lifeline
 from kernel_proc.server.packet import send_packet
 from kernel_proc.server.peer import Peer
 from kernel_proc.server.rundown import Rundown
-from kernel_proc.server.session import Session, SessionTable
+from kernel_proc.server.session import CompletionWay, Session, SessionTable
 from kernel_proc.settings import KernelSettings
 from shared.envelope import MAX_PAYLOAD, VERSION
 from shared.messages import Refused, Welcome
-from shared.nt_status import STATUS_ACCESS_DENIED, STATUS_TOO_MANY_SESSIONS
+from shared.nt_status import (
+    STATUS_ACCESS_DENIED,
+    STATUS_INSUFFICIENT_RESOURCES,
+    STATUS_TOO_MANY_SESSIONS,
+)
+from shared.segment import PAGE_SIZE
 
 _LONGEST_NAME = 64
 
@@ -76,13 +82,21 @@ class Reception:
             private.close()
             count = len(self._sessions)
             return Refused(STATUS_TOO_MANY_SESSIONS, f"the kernel serves {count} processes already")
-        session = self.open(greeting.hello.process_name, peer.pid, private, peer, lane)
+        try:
+            completions = CompletionSocket(self._io.processor)
+        except OSError as error:
+            private.close()
+            reason = f"the kernel has no socket for its completions: {error.strerror}"
+            return Refused(STATUS_INSUFFICIENT_RESOURCES, reason)
+        session = self.open(greeting.hello.process_name, peer.pid, private, completions, peer, lane)
         session.lifeline = Lifeline(
             connection, session, self._rundown.begin, self._rundown.doorbells
         )
         self._log(f"{session} opened")
-        if not send_packet(connection, self.welcome(session)):
+        end = completions.user_end.fileno()
+        if not send_packet(connection, self.welcome(session), [end]):
             self._rundown.begin(session, "it left before it was welcomed")
+        completions.passed_on()
         return None
 
     def open(
@@ -90,6 +104,7 @@ class Reception:
         name: str,
         pid: int,
         private: PrivateMemory | None,
+        completions: CompletionWay,
         peer: Peer | None = None,
         lane: Lane | None = None,
     ) -> Session:
@@ -98,7 +113,11 @@ class Reception:
         printable = "".join(c if c.isprintable() else "?" for c in name)[:_LONGEST_NAME]
         number = self._sessions.next_number()
         process = KProcess(
-            self._io.processor, printable, pid, pool_quota=settings.pool_bytes_per_process
+            self._io.processor,
+            printable,
+            pid,
+            settings.pool_bytes_per_process,
+            settings.locked_bytes_per_process // PAGE_SIZE,
         )
         lane = lane or self._make_lane(f"lane {number}")
         space = AddressSpace(process, lane, private=private, bus=self._bus)
@@ -111,9 +130,8 @@ class Reception:
             settings.arena_bytes_per_process,
             places=self.arena_places,
         )
-        session = Session(
-            number, process, space, arenas, lane, settings.max_requests_per_session, peer
-        )
+        most = settings.max_requests_per_session
+        session = Session(number, process, space, arenas, lane, most, completions, peer)
         self._sessions.add(session)
         self._rundown.none_left.clear()
         self.opened += 1

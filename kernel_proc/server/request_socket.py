@@ -4,9 +4,8 @@ Every option that keeps a peer from hurting the kernel is set here: no send wait
 endless, a frame that is too long costs its sender the connection, an answer to a peer that is
 gone is an error told at once.
 
-It is bound twice, because queues are as long as the listening socket says: calling threads, of
-which each has one request under way, connect to one endpoint, listeners to the other. So a peer
-that sends and never reads holds at most `THREAD_ANSWERS` payloads here, and `THREAD_REQUESTS`.
+A calling thread has one request under way, or a few, so its queues are short: a peer that sends
+and never reads holds at most `THREAD_ANSWERS` payloads here, and `THREAD_REQUESTS`.
 
 Rules: dispatcher's OS thread only; made after the process has started, never inherited.
 Spec: zmq_setsockopt(3), ZMQ_ROUTER_MANDATORY; zmq_ipc(7).
@@ -22,7 +21,7 @@ import zmq
 
 from kernel_proc.server.answers import FULL, GONE, SENT
 from kernel_proc.server.connection_gate import ConnectionGate
-from shared.envelope import HEADER, MAX_PAYLOAD
+from shared.envelope import MAX_PAYLOAD
 
 #: Messages taken in one go; more would keep other sources, and the threads, waiting.
 BURST: Final = 16
@@ -48,7 +47,6 @@ class RequestSocket:
     """The ROUTER, its context, and what went wrong on it."""
 
     __slots__ = (
-        "_completions",
         "_context",
         "_get",
         "_is_skipping",
@@ -60,8 +58,7 @@ class RequestSocket:
         "socket",
     )
 
-    def __init__(self, completions: int) -> None:
-        self._completions = completions  # that a listener may leave unread
+    def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -78,19 +75,14 @@ class RequestSocket:
         self._send = plain.send
         self._get = plain.get
 
-    def bind(self, endpoint: str, listener_endpoint: str, gate: ConnectionGate | None) -> None:
-        """Bind both ipc endpoints; only this user can reach their files, at any moment."""
+    def bind(self, endpoint: str, gate: ConnectionGate | None) -> None:
+        """Bind the ipc endpoint; only this user can reach its file, at any moment."""
         if gate is not None:
             gate.watch(self._context, self.socket)
-        self._bind(endpoint, THREAD_ANSWERS, THREAD_REQUESTS, MAX_PAYLOAD)
-        # A peer's queue counts as full when half of what was taken has not been reported back.
-        self._bind(listener_endpoint, 2 * self._completions + 2, 2, HEADER.size)
-
-    def _bind(self, endpoint: str, answers: int, requests: int, longest: int) -> None:
         # Connections have the options that hold while their endpoint is bound.
-        self.socket.setsockopt(zmq.SNDHWM, answers)
-        self.socket.setsockopt(zmq.RCVHWM, requests)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, longest)
+        self.socket.setsockopt(zmq.SNDHWM, THREAD_ANSWERS)
+        self.socket.setsockopt(zmq.RCVHWM, THREAD_REQUESTS)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_PAYLOAD)
         old_mask = os.umask(0o177)
         try:
             self.socket.bind(endpoint)

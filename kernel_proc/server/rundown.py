@@ -53,6 +53,8 @@ class Rundown:
         self._server.unbind(session)
         if session.lifeline is not None:
             session.lifeline.end()
+        # Behind the lifeline: who finds no more completions looks there why.
+        session.completions.close()
         name = f"run-down of session {session.number}"
         create_system_thread(self._io.processor, self._run, session, reason, name=name)
 

@@ -2,7 +2,7 @@
 
 A handler runs on the caller's KTHREAD at PASSIVE_LEVEL and may wait. It answers exactly once,
 with the two exceptions the protocol knows: THREAD_EXIT is not answered, and a request whose
-result goes to the listener is answered twice.
+result is a completion is answered twice.
 """
 
 from collections.abc import Callable

@@ -9,7 +9,7 @@ Rules: dispatcher's OS thread only.
 
 import secrets
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from kernel_proc.memory.address_space import AddressSpace
@@ -23,7 +23,8 @@ from shared.envelope import HEADER, make_header
 #: Where session, epoch and thread stand in a header: what binds a message to its caller.
 CREDENTIALS: Final = slice(12, 28)
 
-LISTENER_THREAD: Final = 0
+#: The number no thread has.
+NO_THREAD: Final = 0
 
 _MAX_SESSION_NUMBER: Final = (1 << 32) - 1
 
@@ -35,7 +36,8 @@ class UserThread:
     first; `active` what that one is in, once it has begun: a device control request, or the
     objects of a wait; `abandoned` those given up before.
     A thread that is `leaving` has said so, and nothing more is taken from it. `bound_by` is the id
-    of the request that came first on its present socket.
+    of the request that came first on its present socket. `timed_id` is the request whose time is
+    taken, -1 while none is, and `timed_from_ns` when it came.
     """
 
     __slots__ = (
@@ -50,6 +52,8 @@ class UserThread:
         "queued",
         "session",
         "spare",
+        "timed_from_ns",
+        "timed_id",
     )
 
     def __init__(self, session: "Session", number: int, identity: bytes, kthread: KThread) -> None:
@@ -64,6 +68,8 @@ class UserThread:
         self.leaving = False
         self.bound_by = 0
         self.spare: Any = None
+        self.timed_id = -1
+        self.timed_from_ns = 0
 
 
 class SessionConnection(Protocol):
@@ -76,16 +82,31 @@ class SessionConnection(Protocol):
         """Tell it that nothing of its memory is reached any more."""
 
 
+class CompletionWay(Protocol):
+    """How completions reach the process; nothing of it waits."""
+
+    def send(self, header: bytes, payload: bytes | None) -> int:
+        """Hand one over: `answers.SENT`, FULL or GONE."""
+
+    def when_room(self, call: Callable[[], object]) -> None:
+        """Call once when one that found no room can be handed over."""
+
+    def close(self) -> None:
+        """Hand over no more; what was sent can still be read."""
+
+
 class Session:
     """One user process inside the door.
 
-    `in_flight` counts requests in the kernel; completions sent and not yet taken by the listener
-    count too against the limit (both numbers run modulo 2**32).
+    `in_flight` counts requests in the kernel; completions sent and not yet taken by the user
+    count too against the limit (both numbers run modulo 2**32). `held_completions` are those for
+    which `completions` had no room yet.
     """
 
     __slots__ = (
         "address_space",
         "arenas",
+        "completions",
         "completions_sent",
         "completions_taken",
         "dropped_answers",
@@ -96,7 +117,6 @@ class Session:
         "lane",
         "last_thread",
         "lifeline",
-        "listener",
         "max_requests",
         "number",
         "peer",
@@ -114,6 +134,7 @@ class Session:
         arenas: ArenaTable,
         lane: Lane,
         max_requests: int,
+        completions: CompletionWay,
         peer: Peer | None = None,
     ) -> None:
         self.number = number
@@ -127,7 +148,7 @@ class Session:
         self.max_requests = max_requests
         self.threads: dict[int, UserThread] = {}
         self.last_thread = 0
-        self.listener: bytes | None = None
+        self.completions = completions
         self.held_completions: deque[tuple[bytes, bytes | None]] = deque()
         self.ending = False
         self.in_flight = 0
@@ -153,7 +174,7 @@ class Session:
         return self.in_flight + unread
 
     def take_credit(self, taken: int) -> None:
-        """Note how many completions the listener says it has taken; nonsense is ignored."""
+        """Note how many completions the user says it has taken; nonsense is ignored."""
         unread = (self.completions_sent - self.completions_taken) & 0xFFFFFFFF
         unread -= len(self.held_completions)  # nobody can have taken what was not sent
         if (taken - self.completions_taken) & 0xFFFFFFFF <= unread:

@@ -17,21 +17,23 @@ from kernel_proc.io_manager.namespace import IoManager
 from kernel_proc.scheduling.kthread import create_user_thread
 from kernel_proc.server.answers import UNANSWERED, Answers, Send
 from kernel_proc.server.giving_up import give_up
+from kernel_proc.server.request_times import TIMED_EVERY
 from kernel_proc.server.service_types import Door, Request, Service
 from kernel_proc.server.services import RELIEVING, SERVICES, thread_exit
 from kernel_proc.server.session import (
     CREDENTIALS,
-    LISTENER_THREAD,
+    NO_THREAD,
     Session,
     SessionTable,
     UserThread,
 )
+from shared.clock import now_ns
 from shared.envelope import (
     FLAG_INPUT_INLINE,
     HEADER,
     KIND_CANCEL_SYNCHRONOUS,
+    KIND_DEVICE_CONTROL,
     KIND_ECHO,
-    KIND_LISTEN,
     KIND_THREAD_EXIT,
     MAGIC,
     VERSION,
@@ -42,7 +44,6 @@ from shared.nt_status import (
     STATUS_INVALID_CONNECTION,
     STATUS_INVALID_PARAMETER,
     STATUS_REVISION_MISMATCH,
-    STATUS_SUCCESS,
     STATUS_THREAD_IS_TERMINATING,
     STATUS_TOO_MANY_THREADS,
 )
@@ -65,7 +66,6 @@ class SessionServer:
     __slots__ = (
         "_callers",
         "_door",
-        "_listeners",
         "_max_threads",
         "answers",
         "dropped",
@@ -79,15 +79,13 @@ class SessionServer:
     def __init__(self, io: IoManager, sessions: SessionTable, send: Send, max_threads: int) -> None:
         self.sessions = sessions
         self.answers = Answers(send)
-        self.answers.listener_gone = self._forget_listener
         self._door = Door(io, self.answers, self._forget_thread)
         self._max_threads = max_threads
         self._callers: dict[bytes, UserThread] = {}
-        self._listeners: dict[bytes, Session] = {}
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.echoes = 0
-        self.immediate = 0  # LISTEN and CANCEL_SYNCHRONOUS, which no thread has to serve
+        self.immediate = 0  # CANCEL_SYNCHRONOUS, which no thread has to serve
         self.wire_bytes_in = 0
 
     def receive(self, identity: bytes, frames: Sequence[bytes]) -> None:
@@ -112,8 +110,6 @@ class SessionServer:
             trace.record(KERNEL_RECEIVED, request[3])
         if request[11] != session.completions_taken:
             session.take_credit(request[11])
-            if session.held_completions:
-                self.answers.send_held(session)
         service = SERVICES.get(kind)
         if (
             service is None
@@ -139,6 +135,8 @@ class SessionServer:
         session.in_flight += 1
         session.requests += 1
         caller.queued.append(request[3])
+        if not session.requests % TIMED_EVERY and request[0] == KIND_DEVICE_CONTROL:
+            caller.timed_id, caller.timed_from_ns = request[3], now_ns()
         caller.kthread.enter_kernel(service, self._door, caller, request, payload)
 
     def _without_service(
@@ -173,19 +171,16 @@ class SessionServer:
             return None
         packed = frames[0]
         session = self.sessions.get(header.session)
-        bound_to = self._listeners.get(identity)
         if session is not None and session.epoch != header.epoch:
             session = None
         if header.version != VERSION:
             self._refuse(identity, packed, session, STATUS_REVISION_MISMATCH, "foreign version")
         elif session is None or session.ending:
             self._refuse(identity, packed, None, STATUS_INVALID_CONNECTION, "no such session")
-        elif identity in self._callers or (bound_to and bound_to is not session):
+        elif identity in self._callers:
             self._refuse(identity, packed, None, STATUS_INVALID_CONNECTION, "socket bound already")
-        elif header.thread == LISTENER_THREAD:
-            self._listen(session, identity, header, frames)
-        elif bound_to:
-            self._refuse(identity, packed, None, STATUS_INVALID_CONNECTION, "socket bound already")
+        elif header.thread == NO_THREAD:
+            self._refuse(identity, packed, session, STATUS_INVALID_PARAMETER, "malformed request")
         else:
             return self._bind(session, identity, header, packed)
         return None
@@ -237,23 +232,6 @@ class SessionServer:
         self._callers[identity] = caller
         return caller
 
-    def _listen(
-        self, session: Session, identity: bytes, header: Header, frames: Sequence[bytes]
-    ) -> None:
-        packed = frames[0]
-        if header.kind != KIND_LISTEN or len(frames) != 1:
-            self._refuse(identity, packed, session, STATUS_INVALID_PARAMETER, "malformed request")
-            return
-        self.immediate += 1
-        session.take_credit(header.sequence)
-        self._forget_listener(session)
-        session.listener = identity
-        self._listeners[identity] = session
-        self.answers.send_plain(
-            session, identity, packed[CREDENTIALS], header.request_id, STATUS_SUCCESS
-        )
-        self.answers.send_held(session)
-
     def _refuse(
         self, identity: bytes, packed: bytes, session: Session | None, status: int, reason: str
     ) -> None:
@@ -262,11 +240,6 @@ class SessionServer:
             session.refused_requests += 1
         header = Header._make(HEADER.unpack(packed))
         self.answers.refuse(identity, header, session, status)
-
-    def _forget_listener(self, session: Session) -> None:
-        if session.listener is not None:
-            self._listeners.pop(session.listener, None)
-            session.listener = None
 
     def _forget_thread(self, caller: UserThread) -> None:
         if self._callers.get(caller.identity) is caller:
@@ -278,7 +251,6 @@ class SessionServer:
         session.ending = True
         for caller in list(session.threads.values()):
             self._forget_thread(caller)
-        self._forget_listener(session)
         session.held_completions.clear()
 
     def wire_bytes(self) -> int:
@@ -289,13 +261,14 @@ class SessionServer:
         """Return plain figures."""
         return {
             "sessions": self.sessions.inspect(),
-            "bound_sockets": len(self._callers) + len(self._listeners),
+            "bound_sockets": len(self._callers),
             "echoes": self.echoes,
             "immediate": self.immediate,
             "wire_bytes": self.wire_bytes(),
             "dropped": dict(self.dropped),
             "refused": dict(self.refused),
             "lost_answers": dict(self.answers.lost),
+            "request_times": self.answers.times.inspect(),
         }
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernel_proc.server.lifeline_listener import LifelineListener
 
 _TOO_LATE: Final = Refused(STATUS_IO_TIMEOUT, "no Hello came in time")
-_TOO_MANY: Final = Refused(STATUS_INSUFFICIENT_RESOURCES, "too many connections are silent")
+_TOO_MANY: Final = Refused(STATUS_IO_TIMEOUT, "too many connections are silent")
 _NO_THREAD: Final = Refused(
     STATUS_INSUFFICIENT_RESOURCES,
     "the kernel has no thread or descriptor left for it: end some of its processes",

@@ -90,9 +90,10 @@ def needed(kernel: Any, least: int, step: Callable[[Any], Any], *, inside: bool)
 
 
 def test_who_connects_is_let_in_or_told_why_not(kernel: Any):
-    # The connection, a pidfd, the file of its start time or the lane's eventfd, two of the Hello.
-    assert needed(kernel, 1, lambda _: UserProcess.connect(kernel.name), inside=False) == 5
-    assert kernel.state()["lifelines"]["refused"] == {"STATUS_INSUFFICIENT_RESOURCES": 4}
+    # The connection, a pidfd, the file of its start time or the lane's eventfd, two of the Hello;
+    # both ends of its completions, and what tells of room there.
+    assert needed(kernel, 1, lambda _: UserProcess.connect(kernel.name), inside=False) == 8
+    assert kernel.state()["lifelines"]["refused"] == {"STATUS_INSUFFICIENT_RESOURCES": 7}
     assert kernel.stop() == 0
 
 

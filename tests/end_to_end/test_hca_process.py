@@ -123,7 +123,7 @@ def test_a_kernel_without_an_hca_says_so(start: Start):
     assert kernel.stop() == 0
 
 
-@pytest.mark.parametrize("model", ["no-such-model", "/nowhere/model.toml"])
+@pytest.mark.parametrize("model", ["no/such-model", "/nowhere/model.toml"])
 def test_an_hca_that_cannot_begin_is_a_kernel_that_does_not_start(start: Start, model: str):
     kernel = start("--latency-model", model)
     assert kernel.first_words.startswith("error: the HCA did not come up:")

@@ -24,7 +24,6 @@ from shared.envelope import (
     KIND_CREATE_EVENT,
     KIND_DEVICE_CONTROL,
     KIND_ECHO,
-    KIND_LISTEN,
     KIND_WAIT,
     MAX_PAYLOAD,
     WAIT_FOREVER,
@@ -33,7 +32,7 @@ from shared.envelope import (
     parse_header,
 )
 from shared.ioctl_codes import COMPLETION_DEVICE, METHOD_BUFFERED, METHOD_NEITHER, noop_code
-from shared.nt_status import STATUS_INSUFFICIENT_RESOURCES, STATUS_SUCCESS
+from shared.nt_status import STATUS_INSUFFICIENT_RESOURCES
 from tests.end_to_end.conftest import wait_until
 from tests.holder_driver import HOLD
 from user_proc.errors import NtStatusError
@@ -78,12 +77,12 @@ class Rogue:
         self._sockets: list[zmq.Socket[bytes]] = []
         self._requests = 0
 
-    def socket(self, listener: bool = False, **options: int) -> "zmq.Socket[bytes]":
+    def socket(self, **options: int) -> "zmq.Socket[bytes]":
         made = self._context.socket(zmq.DEALER)
         self._sockets.append(made)
         for name, value in {"LINGER": 0, "RCVTIMEO": ANSWER_MS, **options}.items():
             made.setsockopt(getattr(zmq, name), value)
-        made.connect(self._paths.listener_endpoint if listener else self._paths.endpoint)
+        made.connect(self._paths.endpoint)
         return made
 
     def header(self, kind: int, thread: int, **fields: int) -> bytes:
@@ -159,9 +158,6 @@ def test_requests_that_wait_behind_another_need_bounded_memory(kernel: Any, rogu
 
 def test_completions_said_to_be_read_but_never_read_end_at_the_limit(kernel: Any, rogue: Rogue):
     before = memory(kernel)
-    listener = rogue.socket(listener=True, RCVHWM=1, RCVBUF=4096)
-    listener.send(rogue.header(KIND_LISTEN, 0))
-    assert parse_header(listener.recv()).status == STATUS_SUCCESS
     made = rogue.socket()
     handle = rogue.call(made, KIND_CREATE, 20, b"noop", control_code=3).file_handle
     taken, statuses = 0, []
@@ -181,8 +177,26 @@ def test_completions_said_to_be_read_but_never_read_end_at_the_limit(kernel: Any
         statuses.append(answer.status)
     assert set(statuses[-500:]) == {STATUS_INSUFFICIENT_RESOURCES}
     check_witness(kernel)
-    # What libzmq takes for a listener, and as much again held back.
-    assert memory(kernel) - before < (2 * 256 + 2 + 256) * MAX_PAYLOAD + 64 * MIB
+    # What the completion socket takes, and all that is outstanding.
+    assert memory(kernel) - before < (16 + 256) * MAX_PAYLOAD + 64 * MIB
+
+
+def test_completions_nobody_can_read_cost_their_own_session_only(kernel: Any, rogue: Rogue):
+    end = rogue.process._lifeline.completions
+    with pytest.raises(BrokenPipeError):
+        end.send(b"garbage")
+    end.close()
+    made = rogue.socket()
+    handle = rogue.call(made, KIND_CREATE, 20, b"noop", control_code=3).file_handle
+    code = noop_code(METHOD_BUFFERED, COMPLETION_DEVICE)
+    statuses = [
+        rogue.call(made, KIND_DEVICE_CONTROL, 20, file_handle=handle, control_code=code).status
+        for _ in range(300)
+    ]
+    assert statuses[-1] == STATUS_INSUFFICIENT_RESOURCES
+    assert kernel.state()["server"]["lost_answers"]["peer gone"] >= 200
+    check_witness(kernel)
+    assert rogue.process.echo(b"still") == b"still"
 
 
 def test_a_kernel_without_memory_refuses_and_lives(kernel: Any):
@@ -409,10 +423,8 @@ def test_a_thousand_processes_killed_in_the_midst_of_everything_leave_nothing(ke
 
     def live_and_die(number: int) -> None:
         rogue = Rogue(kernel)
-        made, listener = rogue.socket(), rogue.socket(listener=True)
+        made = rogue.socket()
         handle = rogue.call(made, KIND_CREATE, 20, b"holder", control_code=3).file_handle
-        listener.send(rogue.header(KIND_LISTEN, 0))
-        listener.recv()
         rogue.process.allocate(1 << 20)
         event = rogue.call(made, KIND_CREATE_EVENT, 20).file_handle
         for _ in range(5):

@@ -99,7 +99,7 @@ def test_what_a_killed_kernel_left_is_cleared_by_the_next(start: Any):
     killed.process.kill()
     killed.end()
     left = {path.name for path in killed.paths.folder.iterdir()}
-    assert left == {"lock", "connection.json", "lifeline.sock", "requests.sock", "listener.sock"}
+    assert left == {"lock", "connection.json", "lifeline.sock", "requests.sock"}
     with pytest.raises(KernelNotRunning):
         UserProcess.connect(killed.name)
     following = start(name=killed.name)
@@ -171,7 +171,7 @@ def test_a_folder_of_another_user_is_refused(start: Any, runtime_folder: Path):
     ("options", "code", "words"),
     [
         (["--nonsense"], 2, "error: unrecognized arguments: --nonsense"),
-        (["--max-sessions", "0"], 2, "error: max_sessions must lie between"),
+        (["--max-sessions", "0"], 2, "error: --max-sessions must lie between"),
         (["--log", "/nowhere/log"], 1, "error: cannot write /nowhere/log: No such file"),
     ],
 )

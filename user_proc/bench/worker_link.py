@@ -11,18 +11,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from shared.clock import now_ns
 from user_proc.bench.worker_service import CROWD_OPTION
 from user_proc.errors import SofthcaError
+from user_proc.transport.child_environment import child_environment
 
 IRP_WORKER: Final = "user_proc.bench.worker"
 _START_SECONDS: Final = 20.0
 _ANSWER_SECONDS: Final = 60.0
 _END_NS: Final = 500_000_000
-_ROOT: Final = Path(__file__).resolve().parent.parent.parent
 
 
 class WorkerFailed(SofthcaError):
@@ -31,14 +30,6 @@ class WorkerFailed(SofthcaError):
 
 class WorkerRefused(WorkerFailed):
     """A user process answered that it could not do what it was asked; it goes on."""
-
-
-def child_environment() -> dict[str, str]:
-    """Return the environment of a started process: it finds the very packages used here."""
-    environment = dict(os.environ)
-    path = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)
-    return environment
 
 
 class WorkerPipes:

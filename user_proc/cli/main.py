@@ -14,12 +14,17 @@ import typer
 from user_proc.cli.bench_command import bench_commands
 from user_proc.cli.compare_command import compare
 from user_proc.cli.devinfo_command import devinfo
+from user_proc.cli.doctor_command import doctor
 from user_proc.cli.experiment_command import experiment_commands
+from user_proc.cli.fault_command import fault_commands
 from user_proc.cli.help_pages import Command, Group
 from user_proc.cli.kernel_command import kernel_commands
+from user_proc.cli.launch_command import launch
 from user_proc.cli.outcome import report_errors
 from user_proc.cli.plot_command import plot
 from user_proc.cli.show_command import show
+from user_proc.cli.stress_command import stress
+from user_proc.cli.top_command import top
 
 app = typer.Typer(
     name="softhca",
@@ -35,7 +40,7 @@ app = typer.Typer(
     ),
     epilog=(
         "Exit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, "
-        "3 no such kernel runs, 130 interrupted."
+        "3 no such kernel runs, 124 a launch passed its time limit, 130 interrupted."
     ),
 )
 app.add_typer(bench_commands, name="bench")
@@ -43,8 +48,13 @@ app.command("plot", cls=Command)(plot)
 app.command("compare", cls=Command)(compare)
 app.command("devinfo", cls=Command)(devinfo)
 app.command("show", cls=Command)(show)
+app.command("launch", cls=Command)(launch)
+app.command("stress", cls=Command)(stress)
+app.command("top", cls=Command)(top)
+app.command("doctor", cls=Command)(doctor)
 app.add_typer(kernel_commands, name="kernel")
 app.add_typer(experiment_commands, name="experiment")
+app.add_typer(fault_commands, name="fault")
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,7 +11,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from user_proc.errors import InvalidInstanceName, KernelNotRunning, SofthcaError
+from user_proc.errors import (
+    InvalidInstanceName,
+    KernelNotRunning,
+    SofthcaError,
+    WrongKernelSetting,
+)
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -78,7 +83,7 @@ def report_errors(command: Callable[..., Any]) -> int:
     except KernelNotRunning as error:
         complain(str(error))
         return NOT_RUNNING
-    except InvalidInstanceName as error:
+    except (InvalidInstanceName, WrongKernelSetting) as error:
         complain(str(error))
         return WRONG_USAGE
     except SofthcaError as error:

@@ -30,8 +30,11 @@ _QPN_END: Final = 1 << 24
 
 def show(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}; or {REQUESTS}.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="KIND", help=f"One of {', '.join(KINDS)}; or {REQUESTS}.", show_default=False
+        ),
+    ] = None,
     name: Name = "default",
     limit: Annotated[
         int | None,
@@ -53,11 +56,13 @@ def show(
     """
     from user_proc.transport.kernel_control import kernel_state
 
+    kinds = ", ".join((*KINDS, REQUESTS))
+    if kind is None:
+        _refuse(f"say what to show: {kinds}", as_json)
     if kind == REQUESTS:
         _show_requests(name, queue_pair, limit, as_json)
         return
     if kind not in KINDS:
-        kinds = ", ".join((*KINDS, REQUESTS))
         _refuse(f"there is nothing called {kind!r} to show: it is one of {kinds}", as_json)
     if queue_pair is not None:
         _refuse(f"--qp goes with {REQUESTS} only, not with {kind}", as_json)

@@ -124,10 +124,17 @@ class CqRing:
         return found
 
     def arm(self, solicited_only: bool) -> None:
-        """Ask for one event, at the next entry or the next solicited one."""
+        """Ask for one event, at the next entry or the next solicited one.
+
+        An HCA that sleeps is left alone if there is no entry: it stores none before it has seen
+        this. What it stored before it announced sleep is seen here.
+        """
         with self.lock:
-            word = self._arm_words.next(self._index, solicited_only)
-            self._writer.ring(RING_CQ_ARM, self._arm_slot, word)
+            index = self._index
+            word = self._arm_words.next(index, solicited_only)
+            sleeps = self._writer.note(RING_CQ_ARM, self._arm_slot, word)
+            if sleeps and not self._released and self._holder(index) is not None:
+                self._writer.wake()
 
     def sweep(self, qpn: int) -> None:
         """Drop what is left of a queue pair that completes nothing more.

@@ -56,7 +56,15 @@ class DoorbellWriter:
         return self._words[FIRST_SLOT_WORD + slot]
 
     def ring(self, kind: int, slot: int, value: int) -> None:
-        """Store an index word and tell the HCA of it."""
+        """Store an index word and tell the HCA of it, waking it."""
+        if self.note(kind, slot, value):
+            self.wake()
+
+    def note(self, kind: int, slot: int, value: int) -> bool:
+        """Store an index word and have the HCA see it when it next looks; True if it sleeps.
+
+        It looks after whatever it does for others, before it sleeps again.
+        """
         words = self._words
         with self._lock:
             words[FIRST_SLOT_WORD + slot] = value
@@ -66,8 +74,11 @@ class DoorbellWriter:
             self._rung = rung = rung + 1
             words[RUNG_WORD] = rung
         fence_after_unlock()
-        if self._status[STATUS_SLEEPS_WORD]:
-            os.eventfd_write(self._poke, 1)
+        return self._status[STATUS_SLEEPS_WORD] != 0
+
+    def wake(self) -> None:
+        """Wake the HCA."""
+        os.eventfd_write(self._poke, 1)
 
     @property
     def spin_hint(self) -> int:

@@ -1,4 +1,4 @@
-"""The requests whose result comes by the listener, and how much of what was sent has been taken.
+"""The requests whose result comes as a completion, and how much of what was sent has been taken.
 
 Each completion ends one request and is counted: that count goes out with every request as the
 credit the kernel reckons with, and a caller whose wait was answered goes on only when everything
@@ -6,31 +6,20 @@ sent before that answer has been taken here. However it ends, by close, by the k
 bytes nobody understands, every request still outstanding ends with that error.
 
 Rules: `expect`, `forget` and `catch_up` from any thread; `take` and `end` from one.
-Spec: `shared/envelope.py`, KIND_LISTEN and KIND_COMPLETION.
+Spec: `shared/envelope.py`, KIND_COMPLETION.
 """
 
-import struct
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from shared.envelope import (
-    ANSWER,
-    HEADER,
-    KIND_COMPLETION,
-    KIND_LISTEN,
-    KIND_REPLY,
-    MAGIC,
-    make_header,
-)
-from shared.nt_status import STATUS_SUCCESS
+from shared.envelope import ANSWER, HEADER, KIND_COMPLETION, MAGIC
 from shared.trace_points import USER_COMPLETION, trace
-from user_proc.errors import NtStatusError, ProtocolError, SofthcaError
+from user_proc.errors import ProtocolError, SofthcaError
 from user_proc.transport.one_time_flag import OneTimeFlag
 
 if TYPE_CHECKING:
     from user_proc.transport.kernel_channel import KernelChannel
 
-_LISTEN_ID: Final = 1  # thread 0 makes no other request
 _COUNT: Final = 1 << 32
 
 
@@ -110,22 +99,20 @@ class CompletionTable:
     def close(self) -> None:
         """Give back what is held; the end of the channel has been told."""
 
-    def take(self, frames: list[bytes]) -> None:
+    def take(self, header: bytes | memoryview, output: bytes | None) -> None:
         """Hand one completion to whoever expects it; one nobody expects any more is dropped."""
-        if len(frames[0]) != HEADER.size or len(frames) > 2:
-            raise ProtocolError(f"a completion of {len(frames)} frames, {len(frames[0])} bytes")
-        magic, kind, flags, _, request_id, _, _, _, information, iosb_status = ANSWER.unpack(
-            frames[0]
-        )
+        if len(header) != HEADER.size:
+            raise ProtocolError(f"a completion of {len(header)} bytes")
+        magic, kind, flags, _, request_id, _, _, _, information, iosb_status = ANSWER.unpack(header)
         if magic != MAGIC or kind != KIND_COMPLETION:
             raise ProtocolError(f"the listener was sent a message of kind {kind}")
         self.messages_received += 1
-        self.bytes_received += sum(map(len, frames))
+        self.bytes_received += len(header) + len(output or b"")
         if trace.enabled:
             trace.record(USER_COMPLETION, request_id)
         pending = self._outstanding.pop(request_id, None)
         if pending is not None:
-            pending.complete(flags, iosb_status, information, frames[1] if frames[1:] else None)
+            pending.complete(flags, iosb_status, information, output)
         self._credit.taken = (self._credit.taken + 1) % _COUNT
         if self._waiting:
             self._wake()
@@ -148,22 +135,3 @@ class CompletionTable:
 
     def _is_behind(self, sequence: int) -> bool:
         return 0 < (sequence - self._credit.taken) % _COUNT < _COUNT // 2
-
-    def _hello(self) -> bytes:
-        """Return the message that makes its sender the session's listener."""
-        channel = self._channel
-        return make_header(
-            KIND_LISTEN, session=channel.session, epoch=channel.epoch, request_id=_LISTEN_ID
-        )
-
-    @staticmethod
-    def _check_welcome(frames: list[bytes]) -> None:
-        """Raise unless the answer to `_hello` says yes."""
-        try:
-            magic, kind, _, _, request_id, _, status, *_ = ANSWER.unpack(frames[0])
-        except struct.error as error:
-            raise ProtocolError(f"the listener's welcome has the wrong length: {error}") from error
-        if magic != MAGIC or kind != KIND_REPLY or request_id != _LISTEN_ID:
-            raise ProtocolError(f"the listener was welcomed with a message of kind {kind}")
-        if status != STATUS_SUCCESS:
-            raise NtStatusError(status)

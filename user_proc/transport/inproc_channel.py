@@ -12,7 +12,7 @@ Spec: `shared/envelope.py`.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import zmq
 
@@ -90,7 +90,7 @@ class InprocDoor(Protocol):
         """Run until a message for that thread is there, and give it."""
 
     def take_completion(self) -> list[bytes] | None:
-        """Give the next message for the listener, if one is there now."""
+        """Give the next completion, if one is there now."""
 
     def run(self, predicate: Callable[[], bool], timeout_ns: int | None) -> bool:
         """Run until the predicate holds; False when the kernel's time ran out."""
@@ -115,16 +115,10 @@ class InprocChannel(KernelChannel):
     """A channel whose ports call the kernel."""
 
     def __init__(self, name: str, door: InprocDoor) -> None:
-        super().__init__(name, "", "", door.welcome, _NoWatch())
+        super().__init__(name, "", door.welcome, _NoWatch(), None)
         self.door: Final = door
 
-    def listener(self) -> CompletionTable:
-        """Give the listener, bound at first use."""
-        if self._listener is None:
-            self._listener = InprocListener(self)
-        return self._listener
-
-    def make_socket(self, answers: int = 0, endpoint: str | None = None) -> "zmq.Socket[bytes]":
+    def make_socket(self) -> "zmq.Socket[bytes]":
         """Refuse: there is no socket to a kernel in this process."""
         raise SofthcaError(f"the kernel {self.name!r} lives in this process and has no socket")
 
@@ -142,9 +136,9 @@ class InprocChannel(KernelChannel):
                 self._local.port = present
 
     def take_completions(self) -> None:
-        """Hand what has come for the listener to whoever expects it."""
+        """Hand what has come to whoever expects it."""
         while self._listener is not None and (frames := self.door.take_completion()) is not None:
-            self._listener.take(frames)
+            self._listener.take(frames[0], frames[1] if frames[1:] else None)
 
     def close(self) -> None:
         """End every port; what is outstanding ends with ConnectionClosed."""
@@ -156,6 +150,9 @@ class InprocChannel(KernelChannel):
 
     def _make_port(self, number: int) -> BurstPort:
         return InprocPort(self, number)
+
+    def _make_listener(self) -> CompletionTable:
+        return InprocListener(self)
 
 
 class InprocPort(BurstPort):
@@ -207,10 +204,7 @@ class InprocListener(CompletionTable):
 
     def __init__(self, channel: InprocChannel) -> None:
         super().__init__(channel)
-        self._door: Final = channel.door
         self._made_for: Final = channel
-        self._door.post([self._hello()])
-        self._check_welcome(self._door.take_answer(0))
 
     def new_flag(self) -> Flag:
         """Make a flag whose waiting runs the kernel."""
@@ -249,6 +243,10 @@ class _NoWatch:
 
     def look(self) -> None:
         """Nothing can have happened."""
+
+    def look_for_the_end(self) -> NoReturn:
+        """Refuse: there is no end."""
+        raise SofthcaError("a kernel in this process has no socket that could end")
 
 
 class InprocLifeline:

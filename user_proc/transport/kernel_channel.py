@@ -1,4 +1,4 @@
-"""This process's side of the request socket: one context, one port per calling thread.
+"""This process's side of the request and completion sockets: one port per calling thread.
 
 The context is made at first use, after any start-up forks, and never survives a fork: in a
 forked child every use says so. `port()` is what callers keep calling; it costs one look into the
@@ -9,10 +9,11 @@ Spec: `shared/envelope.py`; zmq_ctx_new(3), zmq_ctx_term(3).
 """
 
 import os
+import socket
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import zmq
 
@@ -52,10 +53,13 @@ class Watch(Protocol):
     def look(self) -> None:
         """Raise KernelDied if the kernel ended or closed the session."""
 
+    def look_for_the_end(self) -> NoReturn:
+        """Raise why the completions have ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelCounters:
-    """What has gone over the request sockets of this process; ZeroMQ's own bytes apart."""
+    """What has gone over the sockets of this process's requests; ZeroMQ's own bytes apart."""
 
     messages_sent: int
     messages_received: int
@@ -69,7 +73,12 @@ class KernelChannel:
     """The requests of one session, from any number of threads."""
 
     def __init__(
-        self, name: str, endpoint: str, listener_endpoint: str, welcome: Welcome, watch: Watch
+        self,
+        name: str,
+        endpoint: str,
+        welcome: Welcome,
+        watch: Watch,
+        completions: socket.socket | None,
     ) -> None:
         self.name: Final = name
         self.session: Final = welcome.session
@@ -80,7 +89,7 @@ class KernelChannel:
         self.outstanding: Final[dict[int, PendingRequest]] = {}
         self.closed = False
         self._endpoint: Final = endpoint
-        self._listener_endpoint: Final = listener_endpoint
+        self._completions: Final = completions
         self.max_requests: Final = welcome.max_requests
         self._pid: Final = os.getpid()
         self._lock = threading.Lock()
@@ -117,9 +126,9 @@ class KernelChannel:
             with self._listener_lock:
                 listener = self._listener
                 if listener is None:
-                    answers = self.max_requests + _PORT_ANSWERS
-                    socket = self.make_socket(answers, self._listener_endpoint)
-                    listener = self._listener = CompletionListener(self, socket)
+                    self._check_usable()
+                    self.watch.look()
+                    listener = self._listener = self._make_listener()
         return listener
 
     def catch_up(self, sequence: int) -> None:
@@ -134,10 +143,8 @@ class KernelChannel:
                 return port.number
         return None
 
-    def make_socket(
-        self, answers: int = _PORT_ANSWERS, endpoint: str | None = None
-    ) -> "zmq.Socket[bytes]":
-        """Make a DEALER for the calling thread, with room for so many unread answers."""
+    def make_socket(self) -> "zmq.Socket[bytes]":
+        """Make a DEALER for the calling thread."""
         self._check_usable()
         self.watch.look()
         with self._lock:
@@ -146,8 +153,7 @@ class KernelChannel:
             try:
                 if self._context is None:
                     self._context = zmq.Context()
-                place = endpoint or self._endpoint
-                return make_dealer(self._context, place, self.max_payload, answers)
+                return make_dealer(self._context, self._endpoint, self.max_payload, _PORT_ANSWERS)
             except zmq.ZMQError as error:  # no descriptors, no memory
                 raise SofthcaError(f"a request socket cannot be made: {error}") from error
 
@@ -195,8 +201,12 @@ class KernelChannel:
             self.closed = True
             context, self._context = self._context, None
         _open.discard(self)
-        if context is None:
-            return
+        if context is not None:
+            self._end_ports(context)
+        if self._listener is not None:
+            self._listener.close()
+
+    def _end_ports(self, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
         ended = False
         try:
             # Ending the context ends every blocked call with ETERM, and lasts until their threads
@@ -207,8 +217,6 @@ class KernelChannel:
         finally:  # also when a signal handler raises
             if not ended:
                 threading.Thread(target=context.term, name="softhca-close", daemon=True).start()
-        if self._listener is not None:
-            self._listener.close()
 
     def disown(self) -> None:
         """In a forked child: forget every socket, so that its use is refused."""
@@ -236,6 +244,10 @@ class KernelChannel:
 
     def _make_port(self, number: int) -> BurstPort:
         return BurstPort(self, number)
+
+    def _make_listener(self) -> CompletionTable:
+        assert self._completions is not None
+        return CompletionListener(self, self._completions)
 
     def _fold_retired(self) -> None:
         """Replace the oldest entries by their sum; finalisers may append meanwhile."""

@@ -46,7 +46,8 @@ class KernelStatus:
 
     `state` is "running"; "starting", or just stopping; "dead" when only the leftovers of one that
     was killed are there; "ended" when it left nothing but its log; "none"; "unusable" in a list, if
-    its folder cannot be looked into, which `problem` tells of.
+    its folder cannot be looked into, which `problem` tells of. `cleared` is what it found, at its
+    start, of a kernel that had not stopped in order.
     `sessions` and `drivers` are None where the kernel was not asked, or did not answer.
     """
 
@@ -59,6 +60,7 @@ class KernelStatus:
     version: str | None = None
     verifier: bool | None = None
     uptime_ns: int | None = None
+    cleared: str | None = None
     sessions: list[dict[str, Any]] | None = None
     drivers: list[dict[str, Any]] | None = None
     problem: str | None = None
@@ -160,6 +162,7 @@ def _status(paths: InstancePaths, running: ConnectionRecord | None) -> KernelSta
             running.version or None,
             running.verifier,
             _uptime_ns(running),
+            running.cleared or None,
         )
     log = paths.log if paths.log.exists() else None
     if (record := read_record(paths)) is not None:

@@ -26,7 +26,8 @@ from shared.connection_file import (
     instance_paths,
     prepare_root,
 )
-from user_proc.errors import KernelStartFailed
+from user_proc.errors import KernelStartFailed, WrongKernelSetting
+from user_proc.transport.child_environment import child_environment
 from user_proc.transport.kernel_control import STOP_SECONDS, folder_errors
 from user_proc.transport.watched_process import end_process, has_ended, reap
 
@@ -34,9 +35,10 @@ READY_SECONDS: Final = 10.0
 
 _GIVE_UP_SECONDS: Final = 5.0
 _EXIT_SECONDS: Final = 5.0
-_ROOT: Final = Path(__file__).resolve().parent.parent.parent
+_WRONG_USAGE: Final = 2  # the kernel's exit code for options it does not take
 _MAX_LINE: Final = 4096
 _MODEL: Final = "latency_model"
+_PROFILE: Final = "hca_profile"
 _ON_BY_DEFAULT: Final = ("hca", "threaded_dpcs")  # what False says something about
 _MAX_OUTPUT: Final = 1 << 20
 
@@ -135,9 +137,11 @@ def start_kernel(
             raise
         try:
             _wait_until_ready(kernel, ready_reader, output, timeout)
-        except BaseException:
+        except BaseException as error:
             # In order, so that it takes its files with it; it hears of it when it has started.
             kernel.stop(_GIVE_UP_SECONDS)
+            if kernel.exit_code == _WRONG_USAGE and isinstance(error, KernelStartFailed):
+                raise WrongKernelSetting(str(error)) from None
             raise
     return kernel
 
@@ -165,16 +169,13 @@ def _spawn(
             arguments.append("--no-" + setting.replace("_", "-"))
         elif value is not False and value is not None:
             text = str(value)
-            arguments += [option, _model_from_here(text) if setting == _MODEL else text]
-    environment = dict(os.environ)
-    path = environment.get("PYTHONPATH")  # so that it finds the very packages used here
-    environment["PYTHONPATH"] = f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)
+            arguments += [option, _from_here(setting, text)]
     process = subprocess.Popen(
         arguments,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        env=environment,
+        env=child_environment(),
         cwd="/",
         start_new_session=True,  # Ctrl-C in the terminal is not the kernel's
         pass_fds=passed,
@@ -191,10 +192,10 @@ def _spawn(
     return process.pid, pidfd
 
 
-def _model_from_here(model: str) -> str:
-    """Name a latency model's file so that the kernel, which runs in another folder, finds it."""
-    is_file = "/" in model or model.endswith(".toml")
-    return os.path.abspath(model) if is_file else model
+def _from_here(setting: str, text: str) -> str:
+    """Name a file of the HCA's so that the kernel, which runs in another folder, finds it."""
+    is_model = setting == _MODEL and ("/" in text or text.endswith(".toml"))
+    return os.path.abspath(text) if is_model or setting == _PROFILE else text
 
 
 def _driver_from_here(specification: str) -> str:

@@ -4,7 +4,8 @@ The pidfd is opened between connecting and the kernel's Welcome, and the pid com
 socket's credentials: the Welcome shows that this very process was alive after the pidfd was
 opened, so it cannot mean a stranger with the same pid.
 
-Rules: any thread; `look` never waits. The lifeline's owner closes it after this.
+Rules: any thread; `look` never waits, `look_for_the_end` may. The lifeline's owner closes it after
+this.
 Spec: pidfd_open(2), poll(2), socket(7) SO_PEERCRED.
 """
 
@@ -12,13 +13,14 @@ import os
 import select
 import socket
 import struct
-from typing import Final
+from typing import Final, NoReturn
 
 from user_proc.errors import ConnectionClosed, KernelDied
 
 _CREDENTIALS: Final = struct.Struct("iII")
 _CLOSED: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _GONE: Final = _CLOSED | select.POLLRDHUP
+_END_MS: Final = 5_000  # between the ends of two descriptors of a process that is gone
 
 
 def peer_pid(lifeline: socket.socket) -> int:
@@ -47,6 +49,14 @@ class KernelWatch:
 
     def look(self) -> None:
         """Raise KernelDied if the kernel ended or closed the session."""
+        self._look(0)
+
+    def look_for_the_end(self) -> NoReturn:
+        """Raise why the completions have ended; the lifeline ends before them, or soon after."""
+        self._look(_END_MS)
+        raise KernelDied(self.name, "sends no more completions to this process")
+
+    def _look(self, wait_ms: int) -> None:
         lifeline = self._lifeline.fileno()
         if lifeline < 0:
             raise ConnectionClosed(self.name)
@@ -54,7 +64,7 @@ class KernelWatch:
         poll.register(lifeline, _GONE)
         if self._pidfd >= 0:
             poll.register(self._pidfd, select.POLLIN)
-        gone = [descriptor for descriptor, _ in poll.poll(0)]
+        gone = [descriptor for descriptor, _ in poll.poll(wait_ms)]
         if self._pidfd in gone:
             raise KernelDied(self.name)
         if gone:  # a process that ends closes its files first, so it may be that too

@@ -11,6 +11,7 @@ Spec: unix(7), SOCK_SEQPACKET and SCM_RIGHTS; `shared/messages.py`.
 import contextlib
 import os
 import socket
+import stat
 import struct
 import sys
 import threading
@@ -87,6 +88,8 @@ os.register_at_fork(after_in_child=_close_in_child)
 class LifelineChannel:
     """An open session on its lifeline: `welcome` tells its numbers, `watch` whether it lives.
 
+    `completions` is the socket its completions come by.
+
     `memory` are descriptors of this process's own /proc/self/mem and /proc/self/maps; the kernel
     gets them with Hello, and the caller may close its own afterwards.
     """
@@ -101,7 +104,7 @@ class LifelineChannel:
         try:
             self.watch: Final = KernelWatch(self.name, self._socket)
             try:
-                self.welcome: Final = self._introduce(memory)
+                self.welcome, self.completions = self._introduce(memory)
             except BaseException:
                 self.watch.close()
                 raise
@@ -160,6 +163,7 @@ class LifelineChannel:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
+            self.completions.close()
             self.watch.close()
         return done
 
@@ -174,22 +178,19 @@ class LifelineChannel:
     def close_in_child(self) -> None:
         """Drop the forked copy of the descriptors without a word to the kernel."""
         self._socket.close()
+        self.completions.close()
         self.watch.close()
 
-    def _introduce(self, memory: Sequence[int]) -> Welcome:
-        """Send Hello with the descriptors of our memory; give the kernel's Welcome."""
+    def _introduce(self, memory: Sequence[int]) -> tuple[Welcome, socket.socket]:
+        """Send Hello with the descriptors of our memory; give what the kernel welcomes us with."""
         hello = Hello(envelope.MIN_VERSION, envelope.VERSION, _process_name())
         with contextlib.suppress(KernelDied):  # refused unheard: the reason is there to be read
             self._send(hello, memory)
         answer, descriptors = self._receive_first()
-        close_all(descriptors)
-        if isinstance(answer, Refused):
-            raise KernelRefused(answer.status, answer.reason)
-        if not isinstance(answer, Welcome):
-            raise ProtocolError(f"the kernel answered Hello with {type(answer).__name__}")
-        if not envelope.MIN_VERSION <= answer.protocol <= envelope.VERSION:
-            raise ProtocolError(f"the kernel chose version {answer.protocol} of the protocol")
-        return answer
+        try:
+            return _checked_welcome(answer, descriptors), socket.socket(fileno=descriptors.pop())
+        finally:
+            close_all(descriptors)
 
     def _receive_first(self) -> tuple[Message, list[int]]:
         """Take the answer to Hello, also if the kernel hung up without having read it."""
@@ -273,6 +274,19 @@ class LifelineChannel:
         except SofthcaError as error:
             return error
         return KernelDied(self.name, "has closed this session")
+
+
+def _checked_welcome(answer: Message, descriptors: Sequence[int]) -> Welcome:
+    """Give the Welcome if it is one; raise why it is none."""
+    if isinstance(answer, Refused):
+        raise KernelRefused(answer.status, answer.reason)
+    if not isinstance(answer, Welcome):
+        raise ProtocolError(f"the kernel answered Hello with {type(answer).__name__}")
+    if not envelope.MIN_VERSION <= answer.protocol <= envelope.VERSION:
+        raise ProtocolError(f"the kernel chose version {answer.protocol} of the protocol")
+    if len(descriptors) != 1 or not stat.S_ISSOCK(os.fstat(descriptors[0]).st_mode):
+        raise ProtocolError(f"the kernel's Welcome came with {len(descriptors)} descriptors")
+    return answer
 
 
 def _connect(paths: InstancePaths) -> socket.socket:

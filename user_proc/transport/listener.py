@@ -1,90 +1,74 @@
 """The listener: one thread that takes the completions of overlapped requests.
 
 It stores the output into the caller's buffer and ends the Overlapped. However it ends, everyone
-who waits for it is told: nobody waits for a thread that is gone.
+who waits for it is told: nobody waits for a thread that is gone. It sleeps in the read itself,
+since the kernel's death and the end of the session are the end of the socket.
 
 Rules: completions are handled in the listener's thread, one at a time, in the order the kernel
 sent them.
-Spec: `shared/envelope.py`, KIND_LISTEN and KIND_COMPLETION.
+Spec: `shared/envelope.py`, KIND_COMPLETION; recv(2); unix(7), SOCK_SEQPACKET.
 """
 
+import contextlib
+import socket
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-import zmq
-
-from shared.clock import now_ns
-from user_proc.errors import ConnectionClosed, KernelNotResponding, SofthcaError
+from shared.envelope import HEADER
+from user_proc.errors import ConnectionClosed, ProtocolError, SofthcaError
 from user_proc.transport.completion_table import CompletionTable
 
 if TYPE_CHECKING:
     from user_proc.transport.kernel_channel import KernelChannel
 
-_HANDSHAKE_NS: Final = 10_000_000_000
 _JOIN_SECONDS: Final = 5.0
-
-_R = TypeVar("_R")
+_HEADER: Final = HEADER.size
 
 
 class CompletionListener(CompletionTable):
-    """A bound listener socket and its thread, running from the constructor's end."""
+    """The reader of a completion socket, running from the constructor's end."""
 
-    def __init__(self, channel: "KernelChannel", socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, channel: "KernelChannel", connection: socket.socket) -> None:
         super().__init__(channel)
-        self._socket: Final = socket
-        try:
-            self._bind()
-            self._thread = threading.Thread(
-                target=self._run, name=f"softhca-listener-{channel.name}", daemon=True
-            )
-            self._thread.start()
-        except BaseException:
-            socket.close(linger=0)
-            raise
+        self._connection: Final = connection
+        self._thread: Final = threading.Thread(
+            target=self._run, name=f"softhca-listener-{channel.name}", daemon=True
+        )
+        self._thread.start()
 
     def close(self) -> None:
-        """Wait for the thread's end, which the end of the context has brought about."""
+        """End the thread, and wait for its end."""
+        with contextlib.suppress(OSError):  # the socket may be closed already
+            self._connection.shutdown(socket.SHUT_RD)
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_SECONDS)
-
-    def _bind(self) -> None:
-        """Make this socket the session's listener."""
-        hello = self._hello()
-        try:
-            self._patiently(lambda: self._socket.send(hello))
-            frames = self._patiently(self._socket.recv_multipart)
-        except zmq.ContextTerminated:
-            raise ConnectionClosed(self._channel.name) from None
-        self._check_welcome(frames)
-
-    def _patiently(self, action: Callable[[], _R]) -> _R:
-        """Repeat what timed out while the kernel lives, for a while."""
-        deadline = now_ns() + _HANDSHAKE_NS
-        while True:
-            try:
-                return action()
-            except zmq.Again:
-                self._channel.watch.look()
-                if now_ns() > deadline:
-                    raise KernelNotResponding(self._channel.name, _HANDSHAKE_NS / 1e9) from None
 
     def _run(self) -> None:
         """Take completions until the connection ends one way or another."""
         try:
-            while True:
-                try:
-                    frames = self._socket.recv_multipart()
-                except zmq.Again:
-                    self._channel.watch.look()
-                    continue
-                self.take(frames)
-        except zmq.ContextTerminated:
-            self.end(ConnectionClosed(self._channel.name))
+            self._take_all()
         except SofthcaError as error:
             self.end(error)
         except BaseException as error:
             self.end(SofthcaError(f"the listener failed: {error!r}"))
             raise
-        finally:
-            self._socket.close(linger=0)
+
+    def _take_all(self) -> None:
+        largest = _HEADER + self._channel.max_payload
+        buffer = memoryview(bytearray(largest + 1))  # one byte more shows what is too long
+        header, receive = buffer[:_HEADER], self._connection.recv_into
+        while True:
+            try:
+                length = receive(buffer)
+            except OSError:  # reset, or closed here
+                length = 0
+            if length == _HEADER:
+                self.take(header, None)
+            elif _HEADER < length <= largest:
+                self.take(header, bytes(buffer[_HEADER:length]))
+            elif length:
+                raise ProtocolError(f"a completion of {length} bytes")
+            elif self._channel.closed:
+                raise ConnectionClosed(self._channel.name)
+            else:
+                self._channel.watch.look_for_the_end()

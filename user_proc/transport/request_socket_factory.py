@@ -1,6 +1,6 @@
 """The one place where a request socket of the user side is made, with every option it needs.
 
-Rules: the thread that makes a socket is the one that uses it (the listener's is handed over once).
+Rules: the thread that makes a socket is the one that uses it.
 Spec: zmq_setsockopt(3).
 """
 

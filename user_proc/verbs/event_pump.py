@@ -14,6 +14,7 @@ import queue
 import struct
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from shared.envelope import (
@@ -43,6 +44,15 @@ _OUTPUT_LENGTH: Final = 64
 _MOST_AHEAD: Final = 16  # requests of one kind
 _SHARE: Final = 4  # one part in so many of what the process may have pended is enough for this
 _ANY_OBJECT: Final = encode(Object(0))
+_KNOWN_ANSWERS: Final = 256
+
+
+@lru_cache(_KNOWN_ANSWERS)
+def _read(output: bytes) -> tuple[Event | None, int, int, int]:
+    """Read an answer: the event, or why there is none; most are like one before."""
+    number, reason, about, detail = VERB_RESULT.unpack_from(output)
+    event = None if number else decode_as(Event, output[VERB_RESULT.size :])
+    return event, reason, about, detail
 
 
 class _Stream:
@@ -121,16 +131,15 @@ class EventPump:
             stream.over = True
             return
         try:
-            number, reason, about, detail = VERB_RESULT.unpack_from(output)
-            if number:
-                stream.over = True
-                failed = reason == VerbReason.DEVICE_FATAL
-                self._session.die(reason_text(reason, about, detail), device_failed=failed)
-                return
-            event = decode_as(Event, output[VERB_RESULT.size :])
+            event, reason, about, detail = _read(output)
         except (MessageError, struct.error) as error:
             stream.over = True
             self._session.die(f"{VERB_NAMES[stream.code]} was answered with {error}")
+            return
+        if event is None:
+            stream.over = True
+            failed = reason == VerbReason.DEVICE_FATAL
+            self._session.die(reason_text(reason, about, detail), device_failed=failed)
             return
         stream.sink(event)
         if not self.in_process and not stream.over and stream.out == stream.depth // 2:
@@ -152,6 +161,8 @@ class EventPump:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        with self._lock:
+            self._streams.clear()  # their sinks keep the session, and its descriptors
 
     def _run(self) -> None:
         """Ask again, whenever something has come, until the end."""

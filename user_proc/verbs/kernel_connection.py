@@ -102,6 +102,8 @@ class KernelConnection:
             if last and _shared.get(self._owned_as or "") is self:
                 del _shared[self._owned_as or ""]
         if last:
+            with _lock:
+                _writers.pop(self.process, None)  # its descriptors go with what was opened
             self.process.close()
 
 

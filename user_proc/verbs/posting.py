@@ -21,6 +21,7 @@ from user_proc.verbs.wr import RecvWR, SendWR
 _MOST_BYTES: Final = 1 << 31
 _ATOMIC_BYTES: Final = 8
 _INLINE: Final = int(ibv_send_flags.IBV_SEND_INLINE)
+_IP_CSUM: Final = int(ibv_send_flags.IBV_SEND_IP_CSUM)
 _BIND_MW: Final = int(ibv_wr_opcode.IBV_WR_BIND_MW)
 _TYPE_1: Final = int(ibv_mw_type.IBV_MW_TYPE_1)
 _TYPE_2: Final = int(ibv_mw_type.IBV_MW_TYPE_2)
@@ -71,6 +72,8 @@ def require_send(wr: SendWR, kind: int, max_sge: int, max_inline: int) -> None:
         if opcode in _NOT_OF_THIS_DEVICE.get(kind, ()):
             raise Unfit(errno.EOPNOTSUPP, f"the device does not do {_name(opcode)}")
         raise Unfit(errno.EINVAL, f"{_name(opcode)} is not for {_type(kind)} queue pairs")
+    if wr.send_flags & _IP_CSUM:
+        raise Unfit(errno.EOPNOTSUPP, "the device computes no checksums")
     if opcode in _LOCAL and wr.num_sge:
         raise Unfit(errno.EINVAL, f"{_name(opcode)} takes no scatter/gather elements")
     length = wr.total_length

@@ -186,7 +186,7 @@ _TEXTS: Final[dict[str, Text]] = {
     "STILL_ATTACHED": "it is attached to {detail} multicast groups: detach it first",
     "CQ_WITHOUT_CHANNEL": "the completion queue was made without a channel",
     "NO_DOORBELLS": "this process has not asked for its doorbell segment",
-    "WOULD_WAIT": "the call would wait above PASSIVE_LEVEL",
+    "WOULD_WAIT": "the call would wait above APC_LEVEL",
     "RESIZE_UNCERTAIN": (
         "the device did not say whether it has moved the queue, whose memory stays in use: close it"
     ),

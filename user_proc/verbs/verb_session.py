@@ -283,10 +283,12 @@ class VerbSession:
             raise PyverbsUserError(f"the context cannot be closed: {FORKED}")
         if not self.dead:
             self.destroy_forgotten()
-            self.trouble = CLOSED
-            self.device.close()
+        over = self.dead and not self.device_failed  # then there is no kernel to tell
         self.trouble = CLOSED
+        if not over:
+            self.device.close()
         self.dead = False
         _sessions.discard(self)
+        self._on_death.clear()  # whoever is told keeps the session, and with it its descriptors
         while self.forgotten:
             self.forgotten.popleft().let_go()

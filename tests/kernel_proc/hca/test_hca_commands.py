@@ -255,7 +255,7 @@ def test_an_mpt_entry_changes_hands(bench: Bench):
     bench.ok(op.SYNC_TPT)
 
 
-@pytest.mark.parametrize("index", [0, 15, 1 << 10, 0xFFFFFFFF])
+@pytest.mark.parametrize("index", [0, 11, 1 << 10, 0xFFFFFFFF])
 @pytest.mark.parametrize("opcode", [op.SW2HW_MPT, op.HW2SW_MPT, op.QUERY_MPT])
 def test_mpt_indices_are_checked(bench: Bench, opcode: int, index: int):
     assert bench.run(opcode, modifier=index, inbox=mpt(40)) == op.CMD_STAT_BAD_INDEX

@@ -8,6 +8,7 @@ from kernel_proc.hca_abi.device_packets import (
     ADD_SEGMENT,
     DESCRIPTORS,
     PRIVATE,
+    SET_FAULT,
     START,
     DevicePacket,
     DevicePacketError,
@@ -25,7 +26,7 @@ from kernel_proc.hca_abi.device_packets import (
 def test_a_packet_comes_back_as_it_was(
     kind: int, number: int, length: int, memory: int, body: bytes
 ):
-    packet = DevicePacket(kind, number, length, memory, body if kind == START else b"")
+    packet = DevicePacket(kind, number, length, memory, body if kind in (START, SET_FAULT) else b"")
     assert decode_packet(packet.encode(), DESCRIPTORS[kind]) == packet
 
 

@@ -14,7 +14,6 @@ from shared.envelope import (
     FLAG_SYNCHRONOUS,
     KIND_CREATE,
     KIND_DEVICE_CONTROL,
-    KIND_LISTEN,
     Header,
     make_header,
     parse_header,
@@ -69,9 +68,11 @@ class Client:
         assert header.status == STATUS_SUCCESS
         return header.file_handle
 
-    def listen(self, taken: int = 0) -> Header:
-        """Bind the listener."""
-        return self.call(KIND_LISTEN, thread=0, sequence=taken)[0]
+    def completion(self) -> tuple[Header, bytes]:
+        """Run the kernel until a completion is there."""
+        arrived = self.door.completions.arrived
+        self.machine.processor.run_until(lambda: bool(arrived))
+        return parsed(arrived.popleft())
 
     def control(
         self, handle: int, code: int, data: bytes = b"", room: int = 0, **fields: Any

@@ -35,17 +35,16 @@ class Door:
     """A bound request socket with its gate, and who knocks."""
 
     def __init__(self, folder: Path) -> None:
-        self.paths = [folder / "r", folder / "l"]
+        self.path = folder / "r"
         self.sessions: Counter[int] = Counter()
-        allowed = {str(self.paths[0]): ALLOWED, str(self.paths[1]): 1}
-        self.gate = ConnectionGate(lambda: self.sessions, allowed, STRANGERS)
-        self.socket = RequestSocket(8)
-        self.socket.bind(f"ipc://{self.paths[0]}", f"ipc://{self.paths[1]}", self.gate)
+        self.gate = ConnectionGate(lambda: self.sessions, str(self.path), ALLOWED, STRANGERS)
+        self.socket = RequestSocket()
+        self.socket.bind(f"ipc://{self.path}", self.gate)
         self.knocking: list[socket.socket] = []
 
-    def knock(self, place: int = 0) -> socket.socket:
+    def knock(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(str(self.paths[place]))
+        connection.connect(str(self.path))
         connection.settimeout(SECONDS)
         self.knocking.append(connection)
         return connection
@@ -108,14 +107,13 @@ def test_strangers_share_a_few_connections(door: Door):
     assert is_let_in(another)
 
 
-def test_a_process_has_as_many_as_its_sessions_need_at_each_place(door: Door):
+def test_a_process_has_as_many_as_its_sessions_need(door: Door):
     door.sessions[os.getpid()] = 2
-    inside = [door.knock() for _ in range(2 * ALLOWED)] + [door.knock(1) for _ in range(2)]
-    door.settled(2 * ALLOWED + 2)
+    inside = [door.knock() for _ in range(2 * ALLOWED)]
+    door.settled(2 * ALLOWED)
     assert is_turned_away(door.knock())
-    assert is_turned_away(door.knock(1))
     assert all(is_let_in(connection) for connection in inside)
-    door.settled(2 * ALLOWED + 2)
+    door.settled(2 * ALLOWED)
 
 
 @pytest.mark.processes
@@ -129,7 +127,7 @@ def test_who_has_no_session_any_more_is_the_first_to_go(door: Door):
         "s.connect(sys.argv[1]); s.recv(10); sys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(door.paths[0])], stdin=subprocess.PIPE
+        [sys.executable, "-c", code, str(door.path)], stdin=subprocess.PIPE
     ) as other:
         assert all(is_turned_away(connection) for connection in inside)
         door.settled(1)
@@ -261,7 +259,7 @@ def test_accept_waits_for_a_gate_that_is_behind(door: Door, monkeypatch: pytest.
         connection.setblocking(False)
         door.knocking.append(connection)
         try:
-            connection.connect(str(door.paths[0]))
+            connection.connect(str(door.path))
         except BlockingIOError:  # neither accepted nor room in the backlog
             break
     else:

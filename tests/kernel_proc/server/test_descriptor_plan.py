@@ -13,7 +13,6 @@ from kernel_proc.server.descriptor_plan import (
     _PER_ARENA,
     _PER_SESSION,
     _PER_SILENT,
-    LISTENER_CONNECTIONS,
     TooFewDescriptors,
     plan_descriptors,
     raise_descriptor_limit,
@@ -61,7 +60,7 @@ def test_the_bounds_leave_a_reserve(limit: int, threads: int, sessions: int, sil
         _OWN
         + plan.silent * _PER_SILENT
         + plan.strangers
-        + plan.sessions * (_PER_SESSION + plan.connections + LISTENER_CONNECTIONS)
+        + plan.sessions * (_PER_SESSION + plan.connections)
         + plan.arenas * _PER_ARENA
     )
     assert taken <= limit - AHEAD  # libzmq takes as many before any can be judged

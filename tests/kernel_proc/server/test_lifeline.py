@@ -100,6 +100,7 @@ class Visitor:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.connect(str(house.path))
         self.socket.setblocking(False)
+        self.completions: list[socket.socket] = []
 
     def send(self, data: bytes, descriptors: list[int] | None = None) -> None:
         socket.send_fds(self.socket, [data], descriptors or [])
@@ -132,7 +133,10 @@ class Visitor:
         descriptors = own_descriptors()
         self.send(encode(hello), descriptors)
         close_all(descriptors)
-        return self.receive()[0]
+        answer, passed = self.receive()
+        assert len(passed) == isinstance(answer, Welcome)
+        self.completions += [socket.socket(fileno=one) for one in passed]
+        return answer
 
     def welcome(self) -> Welcome:
         welcome = self.greet()
@@ -141,6 +145,8 @@ class Visitor:
 
     def hang_up(self) -> None:
         self.socket.close()
+        for end in self.completions:
+            end.close()
 
 
 def own_descriptors(process: str = "self", access: int = os.O_RDWR) -> list[int]:
@@ -402,7 +408,7 @@ def test_who_finds_the_places_of_the_silent_taken_waits_until_they_are_given_up(
     for visitor in silent:
         answer, _ = visitor.receive()
         assert isinstance(answer, Refused)
-        assert answer.status == STATUS_INSUFFICIENT_RESOURCES
+        assert answer.status == STATUS_IO_TIMEOUT
         assert answer.reason == "too many connections are silent"
         assert visitor.receive() == (None, [])
     house.run_until(lambda: silent_connections(house) == 0)

@@ -19,10 +19,9 @@ from kernel_proc.server.request_socket import (
     THREAD_REQUESTS,
     RequestSocket,
 )
-from shared.envelope import HEADER, MAX_PAYLOAD
+from shared.envelope import MAX_PAYLOAD
 
 WAIT_MS = 5_000
-COMPLETIONS = 8
 
 
 class Post:
@@ -30,9 +29,8 @@ class Post:
 
     def __init__(self, folder: Path) -> None:
         self.endpoint = f"ipc://{folder}/r"
-        self.listener_endpoint = f"ipc://{folder}/l"
-        self.paths = [folder / "r", folder / "l"]
-        self.socket = RequestSocket(COMPLETIONS)
+        self.path = folder / "r"
+        self.socket = RequestSocket()
         self.socket.receive = self._receive
         self.received: list[tuple[bytes, list[bytes]]] = []
         self.dealers: list[zmq.Socket[bytes]] = []
@@ -41,12 +39,12 @@ class Post:
     def _receive(self, identity: bytes, frames: Sequence[bytes]) -> None:
         self.received.append((identity, list(frames)))
 
-    def peer(self, *, listener: bool = False, **options: Any) -> "zmq.Socket[bytes]":
+    def peer(self, **options: Any) -> "zmq.Socket[bytes]":
         dealer = self.context.socket(zmq.DEALER)
         dealer.setsockopt(zmq.LINGER, 0)
         for name, value in options.items():
             dealer.setsockopt(getattr(zmq, name), value)
-        dealer.connect(self.listener_endpoint if listener else self.endpoint)
+        dealer.connect(self.endpoint)
         self.dealers.append(dealer)
         return dealer
 
@@ -61,7 +59,7 @@ class Post:
 def post() -> Iterator[Post]:
     folder = Path(tempfile.mkdtemp(prefix="shr-"))
     post = Post(folder)
-    post.socket.bind(post.endpoint, post.listener_endpoint, None)
+    post.socket.bind(post.endpoint, None)
     yield post
     for dealer in post.dealers:
         dealer.close(linger=0)
@@ -70,16 +68,15 @@ def post() -> Iterator[Post]:
     shutil.rmtree(folder)
 
 
-def test_only_the_owner_reaches_the_endpoints(post: Post):
-    for path in post.paths:
-        assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+def test_only_the_owner_reaches_the_endpoint(post: Post):
+    assert stat.S_IMODE(post.path.lstat().st_mode) == 0o600
 
 
 def test_binding_restores_the_umask(post: Post):
     mask = os.umask(0o022)
     os.umask(mask)
-    other = RequestSocket(COMPLETIONS)
-    other.bind(post.endpoint + "2", post.listener_endpoint + "2", None)
+    other = RequestSocket()
+    other.bind(post.endpoint + "2", None)
     other.close()
     assert os.umask(mask) == mask
 
@@ -167,9 +164,8 @@ def test_a_peer_that_does_not_read_is_full_and_others_are_not(post: Post):
     assert keen.recv() == b"header"
 
 
-@pytest.mark.parametrize(("listener", "count"), [(True, COMPLETIONS), (False, THREAD_ANSWERS // 2)])
-def test_as_many_answers_as_promised_always_find_room(post: Post, listener: bool, count: int):
-    dealer = post.peer(listener=listener, RCVHWM=1)
+def test_as_many_answers_as_promised_always_find_room(post: Post):
+    dealer, count = post.peer(RCVHWM=1), THREAD_ANSWERS // 2
     dealer.send(b"hello")
     post.drain_until(1)
     identity = post.received[0][0]
@@ -178,13 +174,8 @@ def test_as_many_answers_as_promised_always_find_room(post: Post, listener: bool
         assert [dealer.recv() for _ in range(count)] == [b"h"] * count
 
 
-@pytest.mark.parametrize(
-    ("listener", "most"), [(True, 2 * COMPLETIONS + 2), (False, THREAD_ANSWERS)]
-)
-def test_what_a_peer_may_leave_unread_depends_on_where_it_connects(
-    post: Post, listener: bool, most: int
-):
-    lazy = post.peer(listener=listener, RCVHWM=1, RCVBUF=4096)
+def test_what_a_peer_may_leave_unread_is_bounded(post: Post):
+    lazy = post.peer(RCVHWM=1, RCVBUF=4096)
     lazy.send(b"lazy")
     post.drain_until(1)
     identity = post.received[0][0]
@@ -193,7 +184,7 @@ def test_what_a_peer_may_leave_unread_depends_on_where_it_connects(
         sent += 1
         assert sent < 200
     # Some more are in the buffers of the system and of the peer.
-    assert most <= sent <= most + 12
+    assert THREAD_ANSWERS <= sent <= THREAD_ANSWERS + 12
 
 
 def test_a_peer_whose_requests_are_not_taken_is_not_read_on(post: Post):
@@ -206,17 +197,6 @@ def test_a_peer_whose_requests_are_not_taken_is_not_read_on(post: Post):
     assert sent <= THREAD_REQUESTS + 12
     post.drain_until(sent)
     assert peer.poll(WAIT_MS, zmq.POLLOUT)
-
-
-def test_a_listener_sends_nothing_but_headers(post: Post):
-    listener = post.peer(listener=True)
-    listener.send(bytes(HEADER.size + 1))
-    post.peer().send(b"good")
-    post.drain_until(1)
-    assert post.received[0][1] == [b"good"]
-    listener.send(bytes(HEADER.size))
-    post.drain_until(2)
-    assert len(post.received[1][1][0]) == HEADER.size
 
 
 def test_a_frame_that_is_too_long_never_arrives_and_harms_nobody_else(post: Post):

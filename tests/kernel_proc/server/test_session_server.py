@@ -1,6 +1,7 @@
 """The way in: what is admitted, what is refused with a status, what is dropped and counted."""
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_proc.machine import Machine
+from kernel_proc.server.answers import FULL, GONE, SENT
 from kernel_proc.server.session import CREDENTIALS
 from kernel_proc.server.session_server import REQUEST
 from kernel_proc.settings import KernelSettings
@@ -33,7 +35,6 @@ from shared.envelope import (
     KIND_DUPLICATE,
     KIND_ECHO,
     KIND_EVENT,
-    KIND_LISTEN,
     KIND_POST,
     KIND_REPLY,
     KIND_THREAD_EXIT,
@@ -190,7 +191,7 @@ def test_a_bound_socket_serves_no_second_session(client: Any, second_client: Any
         ({"kind": 99}, b""),
         ({"kind": KIND_REPLY}, b""),
         ({"kind": KIND_COMPLETION}, b""),
-        ({"kind": KIND_LISTEN}, b""),
+        ({"kind": 11}, b""),
         ({"kind": KIND_CREATE, "input_length": 3}, b"noop"),
         ({"kind": KIND_CREATE, "input_length": 5}, b"noop"),
         ({"kind": KIND_CREATE, "flags": 0}, b"noop"),
@@ -287,7 +288,6 @@ def test_events_are_waited_for(client: Any):
 
 @pytest.mark.parametrize("completion", [COMPLETION_INLINE, COMPLETION_DPC])
 def test_a_request_that_is_finished_has_one_answer(client: Any, completion: int):
-    client.listen()
     handle = client.open("noop")
     header, payload = client.control(handle, noop_code(METHOD_BUFFERED, completion), b"ab", 2)
     assert not header.flags & FLAG_COMPLETION_FOLLOWS
@@ -296,12 +296,11 @@ def test_a_request_that_is_finished_has_one_answer(client: Any, completion: int)
 
 
 def test_a_request_that_is_not_finished_has_two(client: Any):
-    assert client.listen().status == STATUS_SUCCESS
     handle = client.open("noop")
     code = noop_code(METHOD_BUFFERED, COMPLETION_DEVICE)
     header, _ = client.control(handle, code, b"later", 5, apc_context=0xABCD)
     assert (header.status, header.flags) == (STATUS_PENDING, FLAG_COMPLETION_FOLLOWS)
-    done, payload = client.answer(thread=0)
+    done, payload = client.completion()
     assert done.kind == KIND_COMPLETION
     assert (done.request_id, done.thread) == (header.request_id, 1)
     assert (done.apc_context, done.sequence) == (0xABCD, 1)
@@ -312,7 +311,6 @@ def test_a_request_that_is_not_finished_has_two(client: Any):
 
 
 def test_a_synchronous_file_waits_and_has_one(client: Any):
-    client.listen()
     handle = client.open("noop", synchronous=True)
     code = noop_code(METHOD_BUFFERED, COMPLETION_DEVICE)
     header, payload = client.control(handle, code, b"now", 3)
@@ -320,37 +318,93 @@ def test_a_synchronous_file_waits_and_has_one(client: Any):
     assert client.door.take_completion() is None
 
 
-def test_completions_wait_for_a_listener_in_order(client: Any, holder: Any):
+def test_completions_come_in_order(client: Any, holder: Any):
     handle = client.open("holder")
     first = client.control(handle, HOLD)[0].request_id
     second = client.control(handle, HOLD)[0].request_id
     client.release(holder)
     client.release(holder)
     assert client.call(KIND_DEQUEUE)[0].sequence == 2
-    answer = client.listen()
-    assert (answer.status, answer.sequence) == (STATUS_SUCCESS, 2)
-    assert [client.answer(0)[0].request_id for _ in range(2)] == [first, second]
+    assert [client.completion()[0].request_id for _ in range(2)] == [first, second]
 
 
-def test_a_listener_that_left_is_replaced_without_loss(client: Any, holder: Any):
-    client.listen()
+class Narrow:
+    """A way for completions that has room only when told, and may have no reader."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.gone = False
+        self.sent: list[tuple[Header, bytes | None]] = []
+        self.call: Callable[[], object] | None = None
+
+    def send(self, header: bytes, payload: bytes | None) -> int:
+        if self.gone:
+            return GONE
+        if not self.room:
+            return FULL
+        self.room -= 1
+        self.sent.append((parse_header(header), payload))
+        return SENT
+
+    def when_room(self, call: Callable[[], object]) -> None:
+        self.call = call
+
+    def make_room(self, count: int) -> None:
+        """Have room for so many more, and say so."""
+        self.room = count
+        call, self.call = self.call, None
+        assert call is not None
+        call()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def narrow(client: Any) -> Narrow:
+    client.door.session.completions = way = Narrow()
+    return way
+
+
+def test_completions_that_find_no_room_are_kept_in_order(client: Any, holder: Any, narrow: Narrow):
     handle = client.open("holder")
-    client.control(handle, HOLD)
-    client.door._outboxes.close(client.door._identity(0))
+    ids = [client.control(handle, HOLD)[0].request_id for _ in range(5)]
+    for _ in range(3):
+        client.release(holder)
+    assert narrow.sent == []
+    assert client.call(KIND_DEQUEUE)[0].sequence == 3
+    narrow.make_room(1)
+    assert [header.request_id for header, _ in narrow.sent] == ids[:1]
+    narrow.room = 5  # the next ones do not overtake those that are kept
     client.release(holder)
-    assert client.door.session.listener is None
-    client.listen()
-    assert client.answer(0)[0].sequence == 1
+    assert len(narrow.sent) == 1
+    narrow.make_room(5)
+    client.release(holder)
+    assert [header.request_id for header, _ in narrow.sent] == ids
+    assert [header.sequence for header, _ in narrow.sent] == [1, 2, 3, 4, 5]
+    assert not client.door.session.held_completions
+
+
+def test_completions_nobody_can_read_stay_unread(client: Any, holder: Any, narrow: Narrow):
+    handle = client.open("holder")
+    for _ in range(2):
+        client.control(handle, HOLD)
+    client.release(holder)  # kept
+    narrow.gone = True
+    narrow.make_room(0)
+    client.release(holder)
+    assert not client.door.session.held_completions
+    assert client.door.session.outstanding == 2
+    assert client.machine.server.answers.lost == {"peer gone": 2}
 
 
 def test_cancel_ends_the_threads_own_requests_on_a_file(client: Any, holder: Any):
-    client.listen()
     handle = client.open("holder")
     other = client.open("holder")
     mine, _ = client.control(handle, HOLD)
     client.control(other, HOLD)
     assert client.call(KIND_CANCEL, file_handle=handle)[0].status == STATUS_SUCCESS
-    done, _ = client.answer(0)
+    done, _ = client.completion()
     assert (done.request_id, done.iosb_status) == (mine.request_id, STATUS_CANCELLED)
     assert len(holder.held) == 1
 
@@ -359,7 +413,6 @@ def test_cancel_ends_the_threads_own_requests_on_a_file(client: Any, holder: Any
 
 
 def test_requests_and_unread_completions_count_against_one_limit(client: Any, holder: Any):
-    client.listen()
     handle = client.open("holder")
     for _ in range(8):
         assert client.control(handle, HOLD)[0].status == STATUS_PENDING
@@ -375,7 +428,6 @@ def test_requests_and_unread_completions_count_against_one_limit(client: Any, ho
 
 @pytest.mark.parametrize("taken", [9, (1 << 32) - 1])
 def test_credit_for_what_was_never_sent_is_ignored(client: Any, holder: Any, taken: int):
-    client.listen()
     handle = client.open("holder")
     client.control(handle, HOLD)
     client.release(holder)
@@ -421,12 +473,11 @@ def test_two_requests_at_once_on_one_thread_are_served_in_order(client: Any):
 
 
 def test_a_thread_that_exits_takes_its_requests_with_it(client: Any, holder: Any):
-    client.listen()
     handle = client.open("holder", thread=2)
     pending, _ = client.control(handle, HOLD, thread=2)
     assert client.door.exchange(client.frames(KIND_THREAD_EXIT, thread=2)) == []
     assert holder.held == []
-    assert client.answer(0)[0].request_id == pending.request_id
+    assert client.completion()[0].request_id == pending.request_id
     assert list(client.door.session.threads) == []
     assert client.door.session.in_flight == 0
 
@@ -453,7 +504,6 @@ def test_a_thread_that_leaves_is_not_heard_any_more(client: Any, machine: Machin
 
 
 def test_what_makes_room_is_admitted_over_the_limit(client: Any, holder: Any):
-    client.listen()
     handle = client.open("holder")
     event, _ = client.call(KIND_CREATE_EVENT, flags=FLAG_SIGNALED | FLAG_NOTIFICATION)
     for _ in range(8):
@@ -469,7 +519,6 @@ def test_what_makes_room_is_admitted_over_the_limit(client: Any, holder: Any):
 
 
 def test_an_exit_is_admitted_over_the_limit(client: Any, holder: Any):
-    client.listen()
     handle = client.open("holder")
     for _ in range(8):
         client.control(handle, HOLD)
@@ -587,7 +636,6 @@ def test_giving_up_what_does_not_exist_changes_nothing(client: Any):
 
 
 def test_a_session_with_everything_pending_is_run_down(client: Any, holder: Any):
-    client.listen()
     overlapped = client.open("holder")
     synchronous = client.open("holder", thread=2, synchronous=True)
     event, _ = client.call(KIND_CREATE_EVENT)
@@ -625,7 +673,7 @@ def test_numbers_and_epochs_are_never_used_again(machine: Machine):
 KINDS = st.sampled_from(
     [
         KIND_CREATE, KIND_CLOSE, KIND_DUPLICATE, KIND_DEVICE_CONTROL, KIND_CANCEL, KIND_DEQUEUE,
-        KIND_THREAD_EXIT, KIND_CREATE_EVENT, KIND_ECHO, KIND_LISTEN, KIND_CANCEL_SYNCHRONOUS,
+        KIND_THREAD_EXIT, KIND_CREATE_EVENT, KIND_ECHO, KIND_CANCEL_SYNCHRONOUS,
         KIND_REPLY, KIND_COMPLETION, KIND_WAIT, KIND_DELAY, KIND_EVENT, KIND_CREATE_PORT,
         KIND_ASSOCIATE, KIND_POST, 0, 77, 0xFFFF,
     ]

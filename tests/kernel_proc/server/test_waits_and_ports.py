@@ -73,7 +73,6 @@ def test_the_listener_has_the_result_before_anybody_is_told(
     client: Any, completion: int, by_event: bool
 ):
     file = client.open("noop")
-    client.listen()
     port = make_port(client, file)
     event = client.call(KIND_CREATE_EVENT)[0].file_handle
     if by_event:
@@ -100,7 +99,6 @@ def test_the_listener_has_the_result_before_anybody_is_told(
 
 def test_a_result_nobody_else_can_be_told_of_is_in_the_reply(client: Any):
     file = client.open("noop")
-    client.listen()
     make_port(client, file)
     header, payload = client.control(file, INLINE, b"abc", 3)  # no context, no packet
     assert (header.flags, payload) == (FLAG_IOSB_WRITTEN | FLAG_OUTPUT_INLINE, b"abc")
@@ -113,7 +111,6 @@ def test_a_result_nobody_else_can_be_told_of_is_in_the_reply(client: Any):
 
 def test_the_request_object_is_used_again_after_either_way(client: Any):
     file = client.open("noop")
-    client.listen()
     port = make_port(client, file)
     for number in range(1, 5):
         header, _ = client.control(file, INLINE, b"x", 1, apc_context=number)
@@ -236,7 +233,6 @@ def control_with_apc(client: Any, file: int, code: int, thread: int = 1) -> Any:
 
 def test_an_apc_ends_an_alertable_wait_and_no_other(client: Any, holder: Any):
     file = client.open("holder")
-    client.listen()
     header, _ = control_with_apc(client, file, HOLD)
     request = header.request_id
     event = client.call(KIND_CREATE_EVENT)[0].file_handle
@@ -256,7 +252,6 @@ def test_an_apc_ends_an_alertable_wait_and_no_other(client: Any, holder: Any):
 
 def test_an_apc_that_comes_during_the_wait_ends_it(client: Any, holder: Any):
     file = client.open("holder")
-    client.listen()
     request = control_with_apc(client, file, HOLD)[0].request_id
     client.post(KIND_DELAY, flags=FLAG_ALERTABLE, information=WAIT_FOREVER)
     client.settle()

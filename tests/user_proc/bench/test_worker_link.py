@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from user_proc.bench import worker_link
-from user_proc.bench.worker_link import WorkerFailed, WorkerLink, child_environment
+from user_proc.bench.worker_link import WorkerFailed, WorkerLink
+from user_proc.transport.child_environment import child_environment
 
 LinkTo = Callable[[str], WorkerLink]
 

@@ -59,6 +59,7 @@ def test_a_kernel_is_started_with_what_its_options_say(softhca: Run, tmp_path: P
         "--latency-factor": "2.5",
         "--command-mode": "polling",
         "--fragmentation": "16",
+        "--allocation": "smaller",
         "--max-qp-rd-atom": "8",
         "--spin-us": "10",
         "--hca-spin-us": "20",
@@ -78,20 +79,21 @@ def test_a_kernel_is_started_with_what_its_options_say(softhca: Run, tmp_path: P
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
     [
-        ("--latency-model", "slow", "there is no latency model 'slow'"),
-        ("--latency-factor", "-1", "latency_factor must lie between"),
-        ("--command-mode", "telepathy", "command_mode must be event or polling"),
-        ("--fragmentation", "-1", "fragmentation must lie between"),
-        ("--max-qp-rd-atom", "3", "max_qp_rd_atom is a power of two"),
-        ("--spin-us", "-1", "spin_us must lie between"),
-        ("--hca-spin-us", "-1", "hca_spin_us must lie between"),
+        ("--latency-model", "slow", "--latency-model must be none, plausible, prm-ceiling"),
+        ("--latency-factor", "-1", "--latency-factor must lie between"),
+        ("--command-mode", "telepathy", "--command-mode must be event or polling"),
+        ("--fragmentation", "-1", "--fragmentation must lie between"),
+        ("--allocation", "luck", "--allocation must be direct, common-buffer, smaller, pages or"),
+        ("--max-qp-rd-atom", "3", "--max-qp-rd-atom is a power of two"),
+        ("--spin-us", "-1", "--spin-us must lie between"),
+        ("--hca-spin-us", "-1", "--hca-spin-us must lie between"),
     ],
 )
 def test_an_option_that_cannot_be_is_one_sentence(
     softhca: Run, option: str, value: str, sentence: str
 ):
     done = softhca("kernel", "start", "--name", NAME, option, value)
-    assert done.returncode == 1
+    assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"softhca: the kernel {NAME!r} did not start: ")
     assert sentence in line
@@ -162,6 +164,11 @@ def test_a_killed_kernel_is_told_and_replaced(softhca: Run, started: dict[str, o
     assert f"was killed (pid {pid} is gone)" in status.stdout
     again = softhca("kernel", "start", "--name", NAME)
     assert again.returncode == 0, again.stderr
+    assert started["cleared"] is None
+    cleared = kernel_status(NAME).cleared
+    assert cleared is not None
+    assert cleared.startswith(f"process {pid} had not stopped in order: removed connection.json")
+    assert again.stdout.splitlines()[1] == f"  cleared   {cleared}"
 
 
 @pytest.mark.parametrize("command", ["stop", "status"])

@@ -111,6 +111,13 @@ def test_a_kind_that_is_none_is_one_sentence(softhca: Run):
     assert json.loads(done.stdout)["error"] in sentence
 
 
+def test_without_a_kind_the_kinds_are_listed(softhca: Run):
+    done = softhca("show")
+    assert (done.returncode, done.stdout) == (2, "")
+    (sentence,) = done.stderr.splitlines()
+    assert sentence == f"softhca: say what to show: {', '.join((*KINDS, 'wr'))}"
+
+
 @pytest.mark.parametrize("command", [("show", "qp"), ("devinfo",)])
 def test_without_a_kernel_there_is_one_sentence_with_the_cure(
     softhca: Run, command: tuple[str, ...]

@@ -1,5 +1,7 @@
 """The completion ring against a device that writes it: order, laps, sweeps, resize, arming."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +22,9 @@ CONSUMER, ARM = 10, 11
 class Setting:
     """A queue pair, a shared queue, a completion queue and its writer."""
 
-    def __init__(self, entries: int = 8, work: int = 64) -> None:
+    def __init__(self, entries: int = 8, work: int = 64, poke: int = -1) -> None:
         self.device = DeviceSide()
-        self.writer = self.device.writer()
+        self.writer = self.device.writer(poke)
         self.table = QueueTable()
         view = memoryview(bytearray(work * STRIDE))
         send = SendRing(self.writer, doorbell_layout.RING_SEND, 0, view, STRIDE, work)
@@ -184,6 +186,35 @@ def test_arming_stores_index_kind_and_another_number_each_time():
         for word in (first, second)
     ]
     assert sequences == [1, 2]
+
+
+def test_an_arm_wakes_a_sleeping_device_only_if_an_entry_waits():
+    poke = os.eventfd(0, os.EFD_NONBLOCK)
+    setting = Setting(poke=poke)
+    setting.device.state[doorbell_layout.STATUS_SLEEPS_WORD] = 1
+
+    def wakes() -> bool:
+        before = setting.device.index(ARM)
+        setting.ring.arm(False)
+        assert setting.device.index(ARM) != before
+        try:
+            return os.eventfd_read(poke) == 1
+        except BlockingIOError:
+            return False
+
+    assert not wakes()
+    setting.work(0)
+    assert wakes()
+    setting.polled()
+    assert not wakes()
+    setting.work(1)
+    setting.device.state[doorbell_layout.STATUS_SLEEPS_WORD] = 0
+    assert not wakes()
+    setting.device.state[doorbell_layout.STATUS_SLEEPS_WORD] = 1
+    setting.ring.release()
+    assert not wakes()
+    assert setting.device.rung()[-5:] == [(doorbell_layout.RING_CQ_ARM, ARM)] * 5
+    os.close(poke)
 
 
 def test_the_first_arm_of_a_reused_slot_is_another_word_and_the_number_wraps():

@@ -20,7 +20,6 @@ from shared.envelope import (
     HEADER,
     KIND_COMPLETION,
     KIND_ECHO,
-    KIND_LISTEN,
     KIND_REPLY,
     VERSION,
     Header,
@@ -47,7 +46,8 @@ class FakeKernel:
         self.lifeline_messages: queue.Queue[Any] = queue.Queue()
         self.welcome: Any = Welcome(SESSION, EPOCH, os.getpid(), VERSION, 1 << 20, 64, 64, 1 << 28)
         self.on_lifeline: Callable[[Any], list[tuple[bytes, list[int]]]] = lambda message: []
-        self.listener_identity = b""
+        self.completions, self.user_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.with_welcome = [self.user_end.fileno()]
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.linger = 0
@@ -73,7 +73,7 @@ class FakeKernel:
     # The test's thread
 
     def next_request(self) -> tuple[bytes, Header, bytes]:
-        """The next message that is neither ECHO nor LISTEN."""
+        """The next message that is no ECHO."""
         return self.requests.get(timeout=PATIENCE)
 
     def send(self, identity: bytes, *frames: bytes) -> None:
@@ -89,15 +89,16 @@ class FakeKernel:
         )
 
     def complete(self, header: Header, payload: bytes = b"", **fields: int) -> None:
-        """Send a completion to the listener."""
-        frames = [answer_to(header, KIND_COMPLETION, **fields), *([payload] if payload else [])]
-        self.send(self.listener_identity, *frames)
+        """Send a completion."""
+        self.completions.send(answer_to(header, KIND_COMPLETION, **fields) + payload)
 
     def hang_up(self) -> None:
-        """Close the session's lifeline."""
+        """Close the session's lifeline and its completions."""
         with contextlib.suppress(OSError):
             if self.connection is not None:
                 self.connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self.completions.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._voice.send(b"")
@@ -110,6 +111,8 @@ class FakeKernel:
             open_socket.close()
         self._context.term()
         self._listener.close()
+        self.completions.close()
+        self.user_end.close()
 
     # The fake's threads
 
@@ -131,9 +134,6 @@ class FakeKernel:
         header = parse_header(packed)
         if header.kind == KIND_ECHO:
             self._router.send_multipart([identity, packed, *([payload] if payload else [])])
-        elif header.kind == KIND_LISTEN:
-            self.listener_identity = identity
-            self._router.send_multipart([identity, answer_to(header, KIND_REPLY)])
         else:
             self.requests.put((identity, header, payload))
 
@@ -155,7 +155,7 @@ class FakeKernel:
                     if self.welcome is None:
                         return
                     raw = self.welcome if isinstance(self.welcome, bytes) else encode(self.welcome)
-                    connection.send(raw)
+                    socket.send_fds(connection, [raw], self.with_welcome)
                     continue
                 for answer, passed in self.on_lifeline(message):
                     socket.send_fds(connection, [answer], passed)
@@ -193,7 +193,12 @@ def lifeline(fake: FakeKernel) -> Iterator[LifelineChannel]:
 
 @pytest.fixture
 def channel(fake: FakeKernel, lifeline: LifelineChannel) -> Iterator[KernelChannel]:
-    endpoint = fake.paths.endpoint
-    made = KernelChannel(fake.paths.name, endpoint, endpoint, lifeline.welcome, lifeline.watch)
+    made = KernelChannel(
+        fake.paths.name,
+        fake.paths.endpoint,
+        lifeline.welcome,
+        lifeline.watch,
+        lifeline.completions,
+    )
     yield made
     made.close()

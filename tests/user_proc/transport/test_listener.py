@@ -1,5 +1,6 @@
 """Overlapped completions: in any order against the answer, counted, never awaited in vain."""
 
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,17 +12,17 @@ from shared.envelope import (
     FLAG_IOSB_WRITTEN,
     FLAG_OUTPUT_INLINE,
     KIND_DEVICE_CONTROL,
-    KIND_REPLY,
+    make_header,
+    parse_header,
 )
-from shared.nt_status import STATUS_PENDING, STATUS_TOO_MANY_THREADS
+from shared.nt_status import STATUS_PENDING
 from user_proc.errors import (
     ConnectionClosed,
     KernelDied,
-    NtStatusError,
     ProtocolError,
     SofthcaError,
 )
-from user_proc.transport import completion_table
+from user_proc.transport import completion_table, kernel_watch
 
 WRITTEN = FLAG_IOSB_WRITTEN | FLAG_OUTPUT_INLINE
 
@@ -208,21 +209,51 @@ def test_end_of_the_session_fails_what_is_outstanding(fake: Any, channel: Any, h
 
 
 @pytest.mark.parametrize(
-    ("frames", "reason"),
+    ("packet", "reason"),
     [
-        ([b"short"], "5 bytes"),
-        ([bytes(104)], "kind 0"),
-        ([bytes(104), b"", b""], "3 frames"),
+        (b"short", "5 bytes"),
+        (bytes(104), "kind 0"),
+        (bytes(104 + (1 << 16) + 1), f"{104 + (1 << 16) + 1} bytes"),
+        (bytes(104 + (1 << 16) + 9), f"{104 + (1 << 16) + 1} bytes"),
     ],
 )
 def test_bytes_nobody_understands_end_the_listener(
-    fake: Any, channel: Any, helper: Any, frames: list[bytes], reason: str
+    fake: Any, channel: Any, helper: Any, packet: bytes, reason: str
 ):
     _, pending = submit(fake, channel, helper)
-    fake.send(fake.listener_identity, *frames)
+    fake.completions.send(packet)
     error = pending.wait()
     assert isinstance(error, ProtocolError)
     assert reason in str(error)
+
+
+def test_the_longest_output_arrives(fake: Any, channel: Any, helper: Any):
+    header, pending = submit(fake, channel, helper)
+    payload = bytes(range(256)) * 256
+    fake.complete(header, payload, flags=WRITTEN, information=len(payload))
+    assert pending.wait()[3] == payload
+
+
+def test_what_was_sent_before_the_listener_began_is_taken(fake: Any, channel: Any, helper: Any):
+    request_id = channel.port().take_request_id()
+    pending = Pending()
+    channel.outstanding[request_id] = pending
+    header = make_header(0, request_id=request_id)
+    fake.complete(parse_header(header), flags=FLAG_IOSB_WRITTEN, information=7)
+    assert not pending.done.is_set()
+    channel.listener()
+    assert pending.wait()[2] == 7
+
+
+def test_a_kernel_that_only_ends_the_completions_is_dead(
+    fake: Any, channel: Any, helper: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kernel_watch, "_END_MS", 50)
+    _, pending = submit(fake, channel, helper)
+    fake.completions.shutdown(socket.SHUT_RDWR)
+    error = pending.wait()
+    assert isinstance(error, KernelDied)
+    assert "sends no more completions" in str(error)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -233,24 +264,3 @@ def test_an_unforeseen_failure_of_the_thread_fails_what_is_outstanding(
     monkeypatch.setattr(completion_table, "ANSWER", None)
     fake.complete(header)
     assert "the listener failed" in str(pending.wait())
-
-
-def test_refused_listener(fake: Any, channel: Any, monkeypatch: pytest.MonkeyPatch):
-    answer = fake._take
-
-    def refuse(identity: bytes, packed: bytes, payload: bytes = b"") -> None:
-        header = completion_table.ANSWER.unpack(packed)
-        if header[1] == 11:
-            refusal = bytearray(packed)
-            refusal[6:8] = KIND_REPLY.to_bytes(2, "little")
-            refusal[80:84] = STATUS_TOO_MANY_THREADS.to_bytes(4, "little")
-            fake._router.send_multipart([identity, bytes(refusal)])
-        else:
-            answer(identity, packed, payload)
-
-    monkeypatch.setattr(fake, "_take", refuse)
-    with pytest.raises(NtStatusError) as info:
-        channel.listener()
-    assert info.value.status == STATUS_TOO_MANY_THREADS
-    monkeypatch.undo()
-    channel.listener()

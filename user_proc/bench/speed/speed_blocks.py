@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shared.clock import now_ns
+from user_proc.bench.speed.asleep_loops import half_round_trips
 from user_proc.bench.speed.speed_rows import COPY, ECHO, RELAY, SpeedSpec
 from user_proc.bench.worker_group import Worker, WorkerGroup
 from user_proc.bench.worker_link import WorkerFailed
@@ -80,8 +81,11 @@ class Transfer:
         active = answers[: len(self._active)]
         self._check(words, messages)
         samples = array("Q")
-        for answer in active:
-            samples.extend(answer["samples"])
+        for place, answer in enumerate(active):
+            timed = answer["samples"]
+            if self._spec.is_held:
+                timed = half_round_trips(timed, answers[len(active) + place]["samples"])
+            samples.extend(timed)
         return SpeedBlock(
             samples,
             messages * len(self._active),

@@ -16,6 +16,7 @@ OPS: Final = (*LATENCY_OPS, *BANDWIDTH_OPS, MESSAGE_RATE)
 DATAGRAM_OPS: Final = ("send_lat", "send_bw", MESSAGE_RATE)
 
 KERNEL_OPS: Final = ("post_to_poll", MESSAGE_RATE)
+EVENT_OPS: Final = ("send_lat", "read_lat", "atomic_lat")
 
 POLLING: Final = "polling"
 EVENT: Final = "event"
@@ -66,6 +67,11 @@ class SpeedSpec:
     def is_latency(self) -> bool:
         """Tell whether single messages are timed, one at a time."""
         return self.op in LATENCY_OPS
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether the passive end keeps each message for a while, until all are asleep."""
+        return self.mode == EVENT and self.op == "send_lat"
 
     @property
     def pairs(self) -> int:
@@ -124,7 +130,7 @@ class SpeedFloor:
 
     `relay` is one way through a third process by bare words in shared memory, `relay_return` to it
     and back; `copy` copies between the very regions of the row; `echo` is half a round trip of the
-    same bytes to the kernel's loop and back, with all asleep in between.
+    same bytes to the kernel's loop and back, all asleep when it begins as with a row by events.
     """
 
     name: str
@@ -141,6 +147,8 @@ def allowed(specs: Iterable[SpeedSpec]) -> tuple[SpeedSpec, ...]:
 def _is_possible(spec: SpeedSpec) -> bool:
     if spec.client == KERNEL:
         return spec.transport == "RC" and spec.op in KERNEL_OPS
+    if spec.mode == EVENT and spec.op not in EVENT_OPS:
+        return False
     if spec.transport == "UD":
         return spec.op in DATAGRAM_OPS and spec.bytes <= LARGEST_DATAGRAM
     return True

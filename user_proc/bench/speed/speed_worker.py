@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from shared.clock import now_ns
 from user_proc.bench.row_plan import FloorSpec
-from user_proc.bench.speed import ping_pong_loops, speed_floors, stream_loops
+from user_proc.bench.speed import asleep_loops, ping_pong_loops, speed_floors, stream_loops
 from user_proc.bench.speed.kernel_transfer import take_kernel_block
 from user_proc.bench.speed.shared_places import (
     WORD_CREDIT,
@@ -28,7 +28,7 @@ from user_proc.bench.speed.shared_places import (
     make_words,
     map_words,
 )
-from user_proc.bench.speed.speed_rows import COPY, ECHO, RELAY, SpeedSpec
+from user_proc.bench.speed.speed_rows import COPY, ECHO, EVENT, RELAY, SpeedSpec
 from user_proc.bench.speed.speed_waiting import SpeedFailed
 from user_proc.bench.speed.transfer_end import TransferEnd
 from user_proc.bench.timed_loops import Window, wait_until
@@ -144,7 +144,10 @@ class SpeedWorker:
         return {"word": self._ends[-1].word()}
 
     def block(self, count: int, active: bool, begin_ns: int = 0) -> dict[str, Any]:
-        """Do so many messages as the active or the passive end."""
+        """Do so many messages as the active or the passive end.
+
+        A passive end's samples are how long it held each message, if it did.
+        """
         end = self._ends[0]
         used = _cpu_ns()
         if begin_ns:
@@ -169,6 +172,8 @@ class SpeedWorker:
         if not end.spec.is_latency:
             stream_loops.stream_out(end, count, self._words)
             return array("Q")
+        if end.spec.mode == EVENT:
+            return _active_asleep(end, count)
         if op == "send_lat":
             return ping_pong_loops.ping_with_sends(end, count)
         if op == "write_lat":
@@ -179,6 +184,8 @@ class SpeedWorker:
         op = end.spec.op
         if op in ("send_bw", "msg_rate"):
             stream_loops.stream_in(end, count, self._words)
+        elif end.spec.is_held:
+            return asleep_loops.pong_with_sends(end, count)
         elif op == "send_lat":
             ping_pong_loops.pong_with_sends(end, count)
         elif op == "write_lat":
@@ -202,8 +209,8 @@ class SpeedWorker:
             samples = self._copies(count)
         elif name == ECHO:
             (end, *_) = self._ends
-            taken = self._echo.take(FloorSpec("echo", end.spec.floor.payload), Window(count))
-            samples = array("Q", [sample // 2 for sample in taken.samples])
+            echo = self._echo.operation(os.urandom(end.spec.floor.payload))
+            samples = array("Q", [one // 2 for one in asleep_loops.one_by_one(echo, count)])
         else:
             ways = 2 if name == RELAY else 1
             samples = speed_floors.ask_relay(self._words, first, count, spin, ways=ways)
@@ -227,6 +234,13 @@ class SpeedWorker:
         """Have the relay stop, or let it run the next time."""
         self._words[WORD_STOP] = int(stop)
         return {}
+
+
+def _active_asleep(end: TransferEnd, count: int) -> "array[int]":
+    """Do so many messages, each when everybody sleeps."""
+    if end.spec.is_held:
+        return asleep_loops.ping_with_sends(end, count)
+    return asleep_loops.complete_one_by_one(end, count)
 
 
 def _input_ended() -> bool:

@@ -36,6 +36,7 @@ FIELDS = {
     "convention", "client", "irql",
 }  # fmt: skip
 MESSAGE_NS, FLOOR_NS, LOADED_TIMES = 20_000, 5_000, 3
+HELD_NS = 1_000_000
 SHORT = replace(quick_run(), most_operations=100, blocks_per_round=2)
 
 
@@ -63,6 +64,7 @@ class ArithmeticEnd:
 
     def do_prepare(self, row: dict[str, Any], ends: int = 1) -> Mapping[str, Any]:
         self._op = row["op"]
+        self._is_held = SpeedSpec(**row).is_held
         return {"addresses": [{}] * ends}
 
     def do_fill(self, seed: int) -> Mapping[str, Any]:
@@ -72,7 +74,9 @@ class ArithmeticEnd:
         self._kernel.messages = count
         if active:
             self._kernel.log.append("row")
-        return self._timed(MESSAGE_NS, count)
+        if not self._is_held:
+            return self._timed(MESSAGE_NS, count)
+        return self._timed(2 * MESSAGE_NS + HELD_NS if active else HELD_NS, count)
 
     def do_kernel_block(self, row: dict[str, Any], count: int) -> Mapping[str, Any]:
         self._kernel.log.append("kernel")
@@ -172,6 +176,18 @@ def test_loaded_rows_come_last_in_each_round():
     assert [row["blocks"] for row in document["rows"]] == [6, 6]
     assert document["settings"]["load_verbs_per_s"] == [4_000] * 3
     assert kernel.opened == 3
+
+
+def test_the_time_a_message_was_held_is_not_counted():
+    held, plain = run(some(SpeedSpec("send_lat", mode=EVENT), SpeedSpec("send_lat")), Arithmetic())[
+        "rows"
+    ]
+    assert held["p50_us"] == plain["p50_us"] == MESSAGE_NS / 1000
+
+
+def test_events_are_for_messages_whose_completion_is_waited_for():
+    rows = [SpeedSpec(op, mode=EVENT) for op in OPS]
+    assert {row.op for row in allowed(rows)} == {"send_lat", "read_lat", "atomic_lat"}
 
 
 @pytest.mark.parametrize("op", ["send_lat", "write_bw", "read_bw", "msg_rate", "post_to_poll"])

@@ -1,0 +1,1 @@
+"""What every place where a fault can be set needs: when it strikes, and how it is put there."""

@@ -1,0 +1,1 @@
+"""Groups of user processes: described in a file, started together, supervised, ended together."""

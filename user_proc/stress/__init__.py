@@ -1,0 +1,1 @@
+"""Random programs of verbs against a model that knows what must come back, and what they find."""
