@@ -23,6 +23,9 @@ from shared.envelope import (
 )
 from shared.nt_status import STATUS_INVALID_CONNECTION, STATUS_INVALID_HANDLE
 from tests.end_to_end.conftest import wait_until
+from tests.hostile.headers import HANDLES, VALID, frames
+from tests.hostile.recipes import kept
+from tests.hostile.sandbox import Sandbox
 from user_proc.process import UserProcess
 
 pytestmark = pytest.mark.processes
@@ -84,6 +87,25 @@ def test_garbage_is_dropped_and_counted(kernel: Any, stranger: Any):
     stranger.send_multipart([b"x"] * 5000)
     wait_until(lambda: (dropped(kernel) - before).total() == 13)
     assert dropped(kernel) - before == {"header of wrong length": 11, "foreign magic": 2}
+    check_witness(kernel)
+
+
+@pytest.mark.parametrize("found", kept("requests"), ids=lambda found: found["name"])
+def test_what_was_kept_of_others_is_served_by_real_sockets(
+    kernel: Any, stranger: Any, found: dict[str, Any]
+):
+    """Hostile requests of every kind of somebody who has a session; he is answered afterwards."""
+    sandbox = Sandbox()
+    with UserProcess.connect(kernel.name) as process:
+        own = {"session": process.session, "epoch": process.channel.epoch, "thread": 1000}
+        names = dict.fromkeys(HANDLES, 0) | sandbox.addresses()
+        payload = None if found["payload"] is None else bytes.fromhex(found["payload"])
+        for number, kind in enumerate([found["kind"]] if found["kind"] else sorted(VALID), 1):
+            changes = {"request_id": number} | found["changes"]
+            stranger.send_multipart(frames(kind, changes, payload, own, names))
+        assert process.echo(b"still here") == b"still here"
+        check_witness(kernel)
+    sandbox.close()
     check_witness(kernel)
 
 

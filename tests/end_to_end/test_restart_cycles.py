@@ -153,6 +153,6 @@ def test_users_live_through_twenty_kernels(start: Start, users: Users):
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_users_live_through_three_hundred_kernels(start: Start, users: Users):
     live_through(start, users, MANY_CYCLES)

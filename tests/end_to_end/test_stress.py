@@ -24,6 +24,17 @@ pytestmark = pytest.mark.processes
 
 GOOD = dict.fromkeys(("lost", "doubled", "corrupt", "wrong", "hangs"), 0)
 KILLS = 1000
+#: What clients must not see of anything.
+FAULTS = """
+[[fault]]
+point = "interrupt-doubled"
+every = 20
+
+[[fault]]
+point = "command-late"
+time = "300us"
+every = 50
+"""
 
 
 def stress(folder: Path, *arguments: str, timeout: float = 55.0) -> dict[str, Any]:
@@ -42,10 +53,15 @@ def stress(folder: Path, *arguments: str, timeout: float = 55.0) -> dict[str, An
 
 
 def test_a_fixed_seed(tmp_path: Path, private_run: Path):
+    (tmp_path / "faults.toml").write_text(FAULTS)
     document = stress(
-        tmp_path, "--clients", "4", "--seconds", "4.5", "--seed", "1", "--kill", "3", "--verifier"
-    )
+        tmp_path, "--clients", "4", "--seconds", "4.5", "--seed", "1", "--kill", "3", "--verifier",
+        "--faults", "faults.toml",
+    )  # fmt: skip
     assert (document["seed"], document["clients"]) == (1, [4])
+    assert [one["point"] for one in document["settings"]["faults"]] == [
+        "interrupt-doubled", "command-late",
+    ]  # fmt: skip
     assert document["kills"] > 0
     assert document["completions"] > 1000
     assert len(document["rows"]) >= 4

@@ -12,7 +12,7 @@ from user_proc.stress import payloads
 from user_proc.stress.client_world import World
 from user_proc.stress.completion_source import CompletionSource
 from user_proc.stress.findings import CORRUPT, DIED, DOUBLED, LOST, WRONG, Finding
-from user_proc.stress.kernel_holdings import everything_held, what_is_left
+from user_proc.stress.kernel_holdings import what_is_held, what_is_left
 from user_proc.stress.planner import Planner
 from user_proc.stress.refused_work import REFUSALS
 from user_proc.stress.shapes import SEND, WRITE
@@ -21,7 +21,6 @@ from user_proc.stress.stress_programs import reduce_failure
 from user_proc.stress.stress_result import Failure
 from user_proc.stress.stress_settings import StressSettings
 from user_proc.stress.wrong_steps import ABOUT_ENDS, CALLS
-from user_proc.transport.kernel_control import kernel_state
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
 from user_proc.verbs.completion import WC
 from user_proc.verbs.cq import CQ
@@ -43,7 +42,7 @@ def kernel(private_run: object) -> Iterator[StartedKernel]:
 @pytest.fixture(scope="module")
 def before(kernel: StartedKernel) -> dict[str, Any]:
     """What the kernel held before its first user."""
-    return everything_held(kernel_state(kernel.name))
+    return what_is_held(kernel.name)
 
 
 @pytest.fixture

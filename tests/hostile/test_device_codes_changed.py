@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,6 +30,7 @@ from shared.messages import SYSTEM_MESSAGES, BenchmarkRun, TransferRun, VerbsRun
 from shared.verb_program import VerbStep, pack_program
 from tests.hostile.machines import (
     IPOIB,
+    STATUSES,
     User,
     answered,
     check_witness,
@@ -63,6 +64,7 @@ class Code(NamedTuple):
     valid: Any = None
     room: int = ROOM
     runs: bool = False  # kernel code works as long as the input says
+    statuses: Container[int] = STATUSES
 
 
 OTHERS = [
@@ -111,7 +113,9 @@ def noop_codes() -> Iterator[Code]:
             for word, code in made_of.items():
                 device = "noop_fast" if word == "fast" else "noop"
                 valid = b"\x0d\x00\x00\xc0" if word == "fail" else bytes(range(64))
-                yield Code(f"{device} {word} {method} {completion}", device, code, valid, 64)
+                name = f"{device} {word} {method} {completion}"
+                statuses = range(1 << 32) if word == "fail" else STATUSES  # it is the input's
+                yield Code(name, device, code, valid, 64, False, statuses)
 
 
 NOOPS = list(noop_codes())
@@ -134,7 +138,7 @@ class Scene:
     def ask(self, one: Code, sent: Sent) -> bytes | None:
         """Send one input by a file of its own."""
         with self.attacker.process.open_device(one.device, overlapped=True) as device:
-            return answered(device, one.code, sent)
+            return answered(device, one.code, sent, one.statuses)
 
     def settle(self) -> None:
         """Let what goes on by itself end: packets nobody waits for, faults."""
@@ -174,9 +178,7 @@ def tamed(recipe: Recipe) -> Recipe:
     """A run that is possible is short."""
     return [
         [*step[:2], step[2] % MOST_WORK]
-        if step[0] in ("set", "near")
-        and type(step[2]) is int
-        and MOST_WORK < step[2] < COUNTLESS
+        if step[0] in ("set", "near") and type(step[2]) is int and MOST_WORK < step[2] < COUNTLESS
         else step
         for step in recipe
     ]
@@ -207,7 +209,8 @@ def run(scene: Scene, codes: list[Code], examples: int) -> None:
 def test_every_code_there_is_is_sent():
     """A new code of any device has to be put here."""
     modules = [
-        importlib.import_module(f"shared.{one.name}") for one in pkgutil.iter_modules(shared.__path__)
+        importlib.import_module(f"shared.{one.name}")
+        for one in pkgutil.iter_modules(shared.__path__)
     ]
     there = {
         value

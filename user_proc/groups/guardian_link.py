@@ -81,10 +81,12 @@ class GuardianLink:
         if numbers:
             self._send(SignalThem(numbers, sent))
 
-    def receive(self) -> Packet:
-        """Return what the guardian tells; GuardianGone if there is none any more."""
+    def receive(self) -> Packet | None:
+        """Return what the guardian has told, if anything; GuardianGone if it is no more."""
         try:
-            data = self._link.recv(MAX_PACKET)
+            data = self._link.recv(MAX_PACKET, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
         except ConnectionError:
             data = b""
         if not data:

@@ -24,7 +24,7 @@ from user_proc.groups.exchange import Exchange, RankId
 from user_proc.groups.exchange_server import ExchangeServer
 from user_proc.groups.group_plan import READY, LaunchPlan, check_plan
 from user_proc.groups.guardian_link import GuardianGone, GuardianLink
-from user_proc.groups.guardian_packets import Ended, NotStarted, Started
+from user_proc.groups.guardian_packets import Ended, NotStarted, Packet, Started
 from user_proc.groups.process_samples import ProcessSamples
 from user_proc.groups.rank_rows import KernelProcess, watched
 from user_proc.groups.rank_run import RankRun
@@ -39,6 +39,7 @@ TIME_LIMIT: Final = "time limit"
 _HURRIED_SECONDS: Final = 0.5  # of grace, when the launch is given up
 _LOOK_NS: Final = 250_000_000
 _ENDPOINT: Final = "exchange"
+_MOST_PACKETS: Final = 64  # at a time
 _NS: Final = 1_000_000_000
 
 
@@ -196,7 +197,13 @@ class Supervisor:
     # What is heard
 
     def _hear_guardian(self) -> None:
-        packet = self._guardian.receive()
+        for _ in range(_MOST_PACKETS):
+            packet = self._guardian.receive()
+            if packet is None:
+                break
+            self._take_word(packet)
+
+    def _take_word(self, packet: Packet) -> None:
         match packet:
             case Started(number, pid):
                 run = self._by_number[number]
@@ -213,7 +220,7 @@ class Supervisor:
                 self._rank_has_ended(self._by_number.pop(number), packet)
 
     def _rank_has_ended(self, run: RankRun, ended: Ended) -> None:
-        self._read_figures(run)
+        run.figures = self._exchange.figures(run.who)
         run.bound_log(self.plan.log_limit)
         if run.end(ended, now_ns(), stopping=self._ending):
             self._start(run)
@@ -251,12 +258,9 @@ class Supervisor:
     def _read_exchange(self) -> None:
         for run in self.ranks:
             if run.is_alive:
-                self._read_figures(run)
+                run.figures = self._exchange.figures(run.who)
                 if run.state is RankState.RUNNING and self._exchange.has_reached(run.who, READY):
                     run.take(RankEvent.READY)
-
-    def _read_figures(self, run: RankRun) -> None:
-        run.figures = self._exchange.figures(run.who)
 
     # The clock
 

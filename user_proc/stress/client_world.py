@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 DEVICE: Final = "mthca0"
 #: How long nothing may come back before something is lost, on a machine with much to do.
 PATIENCE_S: Final = 20.0
-_LOOKS: Final = 4
+_LOOKS: Final = 10
 _PAUSE_S: Final = 0.0005
 _LONGEST_PAUSE_S: Final = 0.02
 

@@ -14,6 +14,7 @@ from user_proc.transport.kernel_control import kernel_state
 _LOOKER: Final = "state"  # the kernel's thread that writes down what is looked at here
 _PAGE: Final = 4096
 _AGAIN_S: Final = 0.05
+_MOST_LOOKS: Final = 40
 #: Figures of an object that change by themselves.
 _MOVING: Final = ("unread", "waiting", "completion_events", "async_events")
 
@@ -101,6 +102,18 @@ def _descriptors(pid: int) -> int:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except FileNotFoundError:
         return 0
+
+
+def what_is_held(kernel: str, look: Look = everything_held) -> dict[str, Any]:
+    """Return what a kernel holds once it stays the same: one that has just started may move yet."""
+    before: dict[str, Any] | None = None
+    for _ in range(_MOST_LOOKS):
+        now = look(kernel_state(kernel))
+        if now == before:
+            break
+        before = now
+        select.select([], [], [], _AGAIN_S)
+    return now
 
 
 def what_is_left(

@@ -10,12 +10,11 @@ from shared.clock import now_ns
 from user_proc.bench.progress_view import Progress
 from user_proc.stress.client_roster import Member, Roster, RosterFailed
 from user_proc.stress.findings import DIED, HANG
-from user_proc.stress.kernel_holdings import held_by_processes, what_is_left
+from user_proc.stress.kernel_holdings import held_by_processes, what_is_held, what_is_left
 from user_proc.stress.planner import Planner, seed_of
 from user_proc.stress.stress_kernel import log_end, stress_kernel
 from user_proc.stress.stress_result import Failure, Figures, StressResult
 from user_proc.stress.stress_settings import StressSettings
-from user_proc.transport.kernel_control import kernel_state
 from user_proc.transport.kernel_starter import StartedKernel
 
 #: A client that has not moved for so long hangs: its own patience ends long before.
@@ -208,7 +207,7 @@ def run_count(
     """Run one count, and see that nothing is left of it."""
     with stress_kernel(settings.kernel_options(count), result.leaks, settings.faults) as kernel:
         look = held_by_processes(kernel.pid)
-        before = look(kernel_state(kernel.name))
+        before = what_is_held(kernel.name, look)
         one = CountRun(settings, count, kernel, result)
         try:
             one.run(progress)

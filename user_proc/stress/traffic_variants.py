@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from shared.clock import now_ns
-from shared.verbs_enums import ibv_event_type, ibv_mw_type, ibv_srq_attr_mask
+from shared.verbs_enums import ibv_event_type, ibv_mw_type, ibv_qp_attr_mask, ibv_srq_attr_mask
 from user_proc.stress.client_world import World
 from user_proc.stress.connection import Connection
 from user_proc.stress.connection_end import AREA_TARGET, End
@@ -39,6 +39,7 @@ from user_proc.verbs.mr import MW, MWBind, MWBindInfo
 from user_proc.verbs.srq import SrqAttr
 from user_proc.verbs.wr import SendWR
 
+_STATE: Final = int(ibv_qp_attr_mask.IBV_QP_STATE)
 _LIMIT: Final = int(ibv_srq_attr_mask.IBV_SRQ_LIMIT)
 _LIMIT_REACHED: Final = int(ibv_event_type.IBV_EVENT_SRQ_LIMIT_REACHED)
 _TYPE_2: Final = int(ibv_mw_type.IBV_MW_TYPE_2)
@@ -65,8 +66,15 @@ def drain(world: World, name: str, direction: int, requests: list[list[int]]) ->
     if room > 1:
         connection.burst(direction, wanted)
     connection.expect_state(near, SQD)
+    # The device goes on only when what had been started is done.
+    connection.wait(lambda: not _is_draining(near))
     connection.modify(near, RTS)
     connection.settle()
+
+
+def _is_draining(end: End) -> bool:
+    found = end.world.call("query_qp", lambda: end.qp.query(_STATE))
+    return found is None or bool(found[0].sq_draining)
 
 
 def resize_loaded(world: World, name: str, more: int) -> None:

@@ -238,3 +238,32 @@ class DeviceAttrEx(Values):
         self.packet_pacing_caps = PacketPacingCaps()
         self.tm_caps = TMCaps()
         self.cq_mod_caps = CQModerationCaps()
+
+    def __str__(self) -> str:
+        own = [(label, show(getattr(self, name))) for label, name, show in _EXTENDED]
+        parts = [
+            (f"{kind} {field.replace('_', ' ')}", getattr(part, field))
+            for kind, part in (
+                ("ODP", self.odp_caps),
+                ("TSO", self.tso_caps),
+                ("PCI atomic", self.pci_atomic_caps),
+                ("RSS", self.rss_caps),
+                ("Packet pacing", self.packet_pacing_caps),
+                ("TM", self.tm_caps),
+                ("CQ moderation", self.cq_mod_caps),
+            )
+            for field in part.FIELDS
+            if getattr(part, field)  # of what a device lacks all is 0
+        ]
+        return f"{self.orig_attr}{lines(28, [*own, *parts])}"
+
+
+_EXTENDED: Final[tuple[tuple[str, str, Callable[[int], object]], ...]] = (
+    ("Completion timestamp mask", "completion_timestamp_mask", hex),
+    ("HCA core clock", "hca_core_clock", lambda value: f"{value} kHz"),
+    ("Device cap flags ex", "device_cap_flags_ex", hex),
+    ("Max WQ type RQ", "max_wq_type_rq", int),
+    ("Raw packet caps", "raw_packet_caps", hex),
+    ("Max DM size", "max_dm_size", int),
+    ("Phys port count ex", "phys_port_cnt_ex", int),
+)

@@ -29,7 +29,7 @@ RIGHTS: Final = int(e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND) | REMOTE
 QKEY: Final = 0x1234
 GROUP: Final = GID("ff12:0000:0000:0000:0000:0000:0000:0077")
 GROUP_LID: Final = 0xC001
-WAIT_SECONDS: Final = 20
+WAIT_SECONDS: Final = 3
 OK, ACCESS_ERR, RNR_ERR, OP_ERR = (
     int(status)
     for status in (
@@ -55,11 +55,14 @@ class Claims:
         self.device = context.query_device()
         self.pd, self.cq = PD(context), CQ(context, self.device.max_cqe)
         self.mr = MR(self.pd, 8192, RIGHTS)
+        self.kept: list[object] = []  # what goes out of reach is closed
 
     def queue_pair(self, kind: int, **options: Any) -> QP:
         """Make a queue pair in RESET."""
         attr = QPInitAttr(int(kind), scq=self.cq, rcq=self.cq, cap=QPCap(16, 16, 2, 2), **options)
-        return QP(self.pd, attr)
+        qp = QP(self.pd, attr)
+        self.kept.append(qp)
+        return qp
 
     def attributes(self, peer: int = 0, port: int = 1, to: int = 1) -> QPAttr:
         """Give what a queue pair is connected with: from a port to a port."""
@@ -121,6 +124,7 @@ class Claims:
 
     def events(self, *kinds: int) -> None:
         """Wait for these events of the context, in this order."""
+        self.context.query_port(1)  # a device that was reached into tells it with its next command
         found = []
         for _ in kinds:
             event = self.context.get_async_event()
@@ -159,11 +163,12 @@ def bad_qkey_cntr(c: Claims) -> None:
 
 def change_phy_port(c: Claims) -> None:
     one, other = c.pair(to=2)
-    one.modify(QPAttr(qp_state=e.IBV_QPS_SQD), e.IBV_QP_STATE)
-    moved = c.attributes(other.qp_num, 2, 2)
-    moved.qp_state = e.IBV_QPS_SQD
-    one.modify(moved, e.IBV_QP_STATE | e.IBV_QP_PORT | e.IBV_QP_AV)
-    one.modify(QPAttr(qp_state=e.IBV_QPS_RTS), e.IBV_QP_STATE)
+    for qp, mask in ((one, e.IBV_QP_PORT | e.IBV_QP_AV), (other, e.IBV_QP_AV)):
+        qp.modify(QPAttr(qp_state=e.IBV_QPS_SQD), e.IBV_QP_STATE)
+        moved = c.attributes(0, 2, 2)
+        moved.qp_state = e.IBV_QPS_SQD
+        qp.modify(moved, e.IBV_QP_STATE | mask)
+        qp.modify(QPAttr(qp_state=e.IBV_QPS_RTS), e.IBV_QP_STATE)
     assert one.query(e.IBV_QP_PORT)[0].port_num == 2
     up = c.down(1)  # which it has left
     c.events(e.IBV_EVENT_PORT_ERR)
@@ -229,6 +234,7 @@ def mem_window(c: Claims) -> None:
 def _bound(c: Claims, qp: QP) -> int:
     """Bind a window of type 2 to a queue pair; give its key."""
     window = MW(c.pd, e.IBV_MW_TYPE_2)
+    c.kept.append(window)
     info = MWBindInfo(c.mr, c.mr.buf + 4096, 64, e.IBV_ACCESS_REMOTE_WRITE)
     request = SendWR(5, opcode=int(e.IBV_WR_BIND_MW), num_sge=0)
     request.set_bind_wr(window, info)

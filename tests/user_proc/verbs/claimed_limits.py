@@ -1,0 +1,528 @@
+"""What each field of the device's and the ports' attributes stands for: at the limit, and beyond.
+
+A check takes a Claims on a kernel whose tables are small, and asserts.
+"""
+
+import errno
+from collections.abc import Callable
+from typing import Any, Final
+
+from tests.user_proc.verbs.claimed_flags import (
+    GROUP,
+    GROUP_LID,
+    OK,
+    Claims,
+    multicast_address,
+)
+from tests.user_proc.verbs.extended_program import refused
+from user_proc.verbs import enums as e
+from user_proc.verbs.addr import AH, GID
+from user_proc.verbs.cq import CQ
+from user_proc.verbs.device import DM, AllocDmAttr
+from user_proc.verbs.mr import MR, MW
+from user_proc.verbs.pd import PD
+from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from user_proc.verbs.srq import SRQ, SrqAttr, SrqInitAttr
+from user_proc.verbs.wr import SGE, RecvWR, SendWR
+
+Check = Callable[[Claims], None]
+PROT_ERR: Final = int(e.IBV_WC_LOC_PROT_ERR)
+
+
+def filled(make: Callable[[], Any], most: int) -> None:
+    """Make so many; one more is ENOMEM, until one of them is closed."""
+    made = [make() for _ in range(most)]
+    assert refused(make) == errno.ENOMEM
+    made.pop().close()
+    made.append(make())
+    for one in made:
+        one.close()
+
+
+def made_or(make: Callable[[int], Any], most: int, number: int = errno.EINVAL) -> None:
+    """Make one of the largest size; a larger one is refused."""
+    make(most).close()
+    assert refused(lambda: make(most + 1)) == number
+
+
+def queue_pair(c: Claims, cap: QPCap, kind: int = e.IBV_QPT_RC) -> QP:
+    return QP(c.pd, QPInitAttr(int(kind), scq=c.cq, rcq=c.cq, cap=cap))
+
+
+def is_(value: int) -> Callable[[str], Check]:
+    """Give the check of a field with nothing to try: what it says is documented."""
+    return lambda name: lambda c: _equals(getattr(c.device, name), value)
+
+
+def _equals(found: object, value: object) -> None:
+    assert found == value
+
+
+# Of the device
+
+
+def max_mr_size(c: Claims) -> None:
+    """No length is too long as such: what is missing is the memory."""
+    assert refused(lambda: MR(c.pd, 1 << 47, 1, address=1 << 12)) == errno.EFAULT
+    assert c.device.max_mr_size == (1 << 64) - 1
+
+
+def page_size_cap(c: Claims) -> None:
+    assert c.device.page_size_cap == sum(1 << shift for shift in range(12, 32))
+    MR(c.pd, 3 << 12, 1).close()
+
+
+def max_qp(c: Claims) -> None:
+    filled(lambda: queue_pair(c, QPCap(1, 1), e.IBV_QPT_UD), c.device.max_qp)
+
+
+def max_qp_wr(c: Claims) -> None:
+    most = c.device.max_qp_wr
+    made_or(lambda count: queue_pair(c, QPCap(count, 1)), most)
+    made_or(lambda count: queue_pair(c, QPCap(1, count)), most)
+    qp = queue_pair(c, QPCap(1, most))
+    qp.to_init(QPAttr())
+    for _ in range(most):
+        c.receive(qp)
+    assert refused(lambda: c.receive(qp)) == errno.ENOMEM
+    qp.close()
+
+
+def _elements(c: Claims, count: int) -> list[SGE]:
+    return [c.element(2, 2 * number) for number in range(count)]
+
+
+def max_sge(c: Claims) -> None:
+    _of_elements(c, c.device.max_sge, e.IBV_WR_SEND)
+
+
+def max_sge_rd(c: Claims) -> None:
+    _of_elements(c, c.device.max_sge_rd, e.IBV_WR_RDMA_READ)
+
+
+def _of_elements(c: Claims, most: int, opcode: int) -> None:
+    for cap in (QPCap(1, 1, most + 1, 1), QPCap(1, 1, 1, most + 1)):
+        assert refused(lambda cap=cap: queue_pair(c, cap)) == errno.EINVAL
+    qp = queue_pair(c, QPCap(2, 2, most, most))
+    qp.to_rts(c.attributes(qp.qp_num))
+    c.mr.write(bytes(8192), 8192)
+    c.mr.write(b"0123456789" * 30, 300, 4096 if opcode == e.IBV_WR_RDMA_READ else 0)
+    apart = [SGE(c.mr.buf + 6000 + 8 * n, 2, c.mr.lkey) for n in range(most)]
+    near = _elements(c, most)
+    if opcode == e.IBV_WR_SEND:
+        qp.post_recv(RecvWR(7, most, apart))
+    request = SendWR(5, num_sge=most, sg=apart if opcode != e.IBV_WR_SEND else near)
+    request.opcode = int(opcode)
+    request.set_wr_rdma(c.mr.rkey, c.mr.buf + 4096)
+    qp.post_send(request)
+    assert set(c.statuses(2 if opcode == e.IBV_WR_SEND else 1)) == {OK}
+    text = (b"0123456789" * 30)[: 2 * most]
+    assert b"".join(c.mr.read(2, 6000 + 8 * n) for n in range(most)) == text
+    more = SendWR(5, num_sge=most + 1, sg=_elements(c, most + 1), opcode=int(opcode))
+    assert refused(lambda: qp.post_send(more)) == errno.EINVAL
+    qp.close()
+
+
+def max_cq(c: Claims) -> None:
+    filled(lambda: CQ(c.context, 1), c.device.max_cq - 1)  # beside the one of the checks
+
+
+def max_cqe(c: Claims) -> None:
+    """The largest queue holds so many completions without an overrun."""
+    most = c.device.max_cqe
+    made_or(lambda count: CQ(c.context, count), most)
+    cq = CQ(c.context, most)
+    attr = QPInitAttr(int(e.IBV_QPT_UD), scq=cq, rcq=cq, cap=QPCap(1, most))
+    qp = QP(c.pd, attr)
+    qp.to_init(QPAttr())
+    for _ in range(most):
+        c.receive(qp)
+    qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
+    assert len(c.completions(most, cq)) == most
+    for one in (qp, cq):
+        one.close()
+
+
+def max_mr(c: Claims) -> None:
+    """Keys are of one table, and queues have some: what is left are all but those of the checks."""
+    _of_keys(c, lambda: MR(c.pd, 64, 1), c.device.max_mr)
+
+
+def max_mw(c: Claims) -> None:
+    _of_keys(c, lambda: MW(c.pd, e.IBV_MW_TYPE_1), c.device.max_mw)
+
+
+def _of_keys(c: Claims, make: Callable[[], Any], most: int) -> None:
+    c.mr.close()
+    c.cq.close()
+    filled(make, most)
+
+
+def max_pd(c: Claims) -> None:
+    filled(lambda: PD(c.context), c.device.max_pd - 1)  # beside the one of the checks
+
+
+def max_qp_rd_atom(c: Claims) -> None:
+    _of_reads(c, "max_dest_rd_atomic", c.device.max_qp_rd_atom)
+
+
+def max_qp_init_rd_atom(c: Claims) -> None:
+    _of_reads(c, "max_rd_atomic", c.device.max_qp_init_rd_atom)
+
+
+def _of_reads(c: Claims, name: str, most: int) -> None:
+    for value, number in ((most, 0), (most + 1, errno.EINVAL)):
+        qp = c.queue_pair(e.IBV_QPT_RC)
+        attr = c.attributes(qp.qp_num)
+        setattr(attr, name, value)
+        assert refused(lambda qp=qp, attr=attr: qp.to_rts(attr)) == number
+        if not number:
+            for _ in range(8):
+                qp.post_send(c.send(qp, e.IBV_WR_RDMA_READ))
+            assert c.statuses(8) == [OK] * 8
+
+
+def max_res_rd_atom(c: Claims) -> None:
+    assert c.device.max_res_rd_atom == c.device.max_qp * c.device.max_qp_rd_atom
+
+
+def atomic_caps(c: Claims) -> None:
+    """Atomics of two queue pairs are atomic to each other, whoever sends them."""
+    assert c.device.atomic_caps == e.IBV_ATOMIC_HCA
+    (one, other), ends = c.pair(), 0
+    c.mr.write(bytes(8), 8, 4096)
+    for qp in (one, other) * 4:
+        request = SendWR(5, num_sge=1, sg=[c.element(8)])
+        request.opcode = int(e.IBV_WR_ATOMIC_FETCH_AND_ADD)
+        request.set_wr_atomic(c.mr.rkey, c.mr.buf + 4096, 3)
+        qp.post_send(request)
+        ends += 1
+    assert c.statuses(ends) == [OK] * ends
+    assert int.from_bytes(c.mr.read(8, 4096), "little") == 3 * ends
+
+
+def _group(number: int) -> GID:
+    return GID(f"ff12:0000:0000:0000:0000:0000:0000:{number:04x}")
+
+
+def max_mcast_grp(c: Claims) -> None:
+    """Half of the table is found by hashing: GIDs of every place are needed to fill it."""
+    qp, most = c.datagrams(), c.device.max_mcast_grp
+    joined = [
+        number
+        for number in range(16 * most)
+        if not refused(lambda number=number: qp.attach_mcast(_group(number), GROUP_LID))
+    ]
+    assert len(joined) == most
+    for number in joined:
+        qp.detach_mcast(_group(number), GROUP_LID)
+
+
+def max_mcast_qp_attach(c: Claims) -> None:
+    """Each of so many gets a copy; the next one cannot join."""
+    most, sender = c.device.max_mcast_qp_attach, c.datagrams()
+    srq = SRQ(c.pd, SrqInitAttr(SrqAttr(c.device.max_srq_wr, 1)))
+    members = [c.datagrams(srq=srq) for _ in range(most + 1)]
+    joined = [refused(lambda qp=qp: qp.attach_mcast(GROUP, GROUP_LID)) for qp in members]
+    assert joined == [0] * most + [errno.ENOMEM]
+    for _ in range(c.device.max_srq_wr):
+        c.receive(srq)
+    c.datagram(sender, 0xFFFFFF, multicast_address(c))
+    got = [wc.qp_num for wc in c.completions(c.device.max_srq_wr + 1) if wc.wr_id == 7]
+    assert len(set(got)) == len(got) == c.device.max_srq_wr
+    assert members[most].qp_num not in got
+    for qp in members[:most]:
+        qp.detach_mcast(GROUP, GROUP_LID)
+
+
+def max_ah(c: Claims) -> None:
+    """The device has no table of them: 0, as the InfiniHost says."""
+    assert c.device.max_ah == 0
+    for handle in [AH(c.pd, attr=c.local()) for _ in range(200)]:
+        handle.close()
+
+
+def max_srq(c: Claims) -> None:
+    filled(lambda: SRQ(c.pd, SrqInitAttr(SrqAttr(1, 1))), c.device.max_srq)
+
+
+def max_srq_wr(c: Claims) -> None:
+    most = c.device.max_srq_wr
+    made_or(lambda count: SRQ(c.pd, SrqInitAttr(SrqAttr(count, 1))), most)
+    srq = SRQ(c.pd, SrqInitAttr(SrqAttr(most, 1)))
+    for _ in range(most):
+        c.receive(srq)
+    assert refused(lambda: c.receive(srq)) == errno.ENOMEM
+    srq.close()
+
+
+def max_srq_sge(c: Claims) -> None:
+    most = c.device.max_srq_sge
+    made_or(lambda count: SRQ(c.pd, SrqInitAttr(SrqAttr(1, count))), most)
+    srq = SRQ(c.pd, SrqInitAttr(SrqAttr(1, most)))
+    assert refused(lambda: srq.post_recv(RecvWR(7, most + 1, _elements(c, most + 1))))
+    srq.post_recv(RecvWR(7, most, _elements(c, most)))
+    srq.close()
+
+
+def max_pkeys(c: Claims) -> None:
+    assert c.device.max_pkeys == c.context.query_port(1).pkey_tbl_len
+    pkey_tbl_len(c)
+
+
+def local_ca_ack_delay(c: Claims) -> None:
+    """An exponent of 4.096 us: an acknowledgement takes no longer. A timeout so long is enough."""
+    one, other = c.queue_pair(e.IBV_QPT_RC), c.queue_pair(e.IBV_QPT_RC)
+    for qp, peer in ((one, other), (other, one)):
+        attr = c.attributes(peer.qp_num)
+        attr.timeout, attr.retry_cnt = c.device.local_ca_ack_delay, 0
+        qp.to_rts(attr)
+    for _ in range(4):
+        c.receive(other)
+        one.post_send(c.send(one))
+    assert c.statuses(8) == [OK] * 8
+
+
+def phys_port_cnt(c: Claims) -> None:
+    count = c.device.phys_port_cnt
+    assert c.context.query_port(count).state == e.IBV_PORT_ACTIVE
+    for port in (0, count + 1):
+        assert refused(lambda port=port: c.context.query_port(port)) == errno.EINVAL
+        qp = c.queue_pair(e.IBV_QPT_UD)
+        assert refused(lambda port=port, qp=qp: qp.to_init(QPAttr(port_num=port))) == errno.EINVAL
+
+
+def _raw(c: Claims) -> None:
+    for kind in (e.IBV_QPT_RAW_PACKET,):
+        assert refused(lambda kind=kind: c.queue_pair(kind)) == errno.EOPNOTSUPP
+
+
+def fw_version(c: Claims) -> None:
+    assert c.device.fw_version == "5.3.0"
+
+
+def node_guid(c: Claims) -> None:
+    own = c.context.query_gid(1, 0).raw[8:]
+    swapped = c.device.node_guid.to_bytes(8, "little")
+    assert own[:7] == swapped[:7]
+    assert own != swapped  # each port has the next number
+
+
+DEVICE: Final[dict[str, Check]] = {
+    "fw_version": fw_version,
+    "node_guid": node_guid,
+    "sys_image_guid": node_guid,
+    "max_mr_size": max_mr_size,
+    "page_size_cap": page_size_cap,
+    **{
+        name: is_(value)(name)
+        for name, value in {
+            "vendor_id": 0x2C9, "vendor_part_id": 25218, "hw_ver": 0xA0,
+            # Kinds of queues and domains the device has not:
+            "max_ee_rd_atom": 0, "max_ee_init_rd_atom": 0, "max_ee": 0, "max_rdd": 0,
+            "max_fmr": 0, "max_map_per_fmr": 0, "max_raw_ipv6_qps": 0,
+        }.items()
+    },
+    "max_raw_ethy_qp": _raw,
+    "max_qp": max_qp,
+    "max_qp_wr": max_qp_wr,
+    "device_cap_flags": lambda c: None,  # bit by bit
+    "max_sge": max_sge,
+    "max_sge_rd": max_sge_rd,
+    "max_cq": max_cq,
+    "max_cqe": max_cqe,
+    "max_mr": max_mr,
+    "max_pd": max_pd,
+    "max_qp_rd_atom": max_qp_rd_atom,
+    "max_res_rd_atom": max_res_rd_atom,
+    "max_qp_init_rd_atom": max_qp_init_rd_atom,
+    "atomic_caps": atomic_caps,
+    "max_mw": max_mw,
+    "max_mcast_grp": max_mcast_grp,
+    "max_mcast_qp_attach": max_mcast_qp_attach,
+    "max_ah": max_ah,
+    "max_srq": max_srq,
+    "max_srq_wr": max_srq_wr,
+    "max_srq_sge": max_srq_sge,
+    "max_pkeys": max_pkeys,
+    "local_ca_ack_delay": local_ca_ack_delay,
+    "phys_port_cnt": phys_port_cnt,
+}  # fmt: skip
+
+
+# Of what is beyond the plain attributes
+
+
+def completion_timestamp_mask(c: Claims) -> None:
+    """Stamps are compared in tests of the extended queues; here the clock that makes them goes."""
+    extended = c.context.query_device_ex()
+    first, second = (c.context.query_rt_values_ex()[1] for _ in range(2))
+    assert first <= second <= extended.completion_timestamp_mask
+
+
+def hca_core_clock(c: Claims) -> None:
+    assert c.context.query_device_ex().hca_core_clock == 1_000_000  # kHz: ticks are nanoseconds
+
+
+def max_dm_size(c: Claims) -> None:
+    most = c.context.query_device_ex().max_dm_size
+    made_or(lambda length: DM(c.context, AllocDmAttr(length)), most)
+
+
+EXTENDED: Final[dict[str, Check]] = {
+    "completion_timestamp_mask": completion_timestamp_mask,
+    "hca_core_clock": hca_core_clock,
+    "device_cap_flags_ex": lambda c: None,  # bit by bit
+    "max_dm_size": max_dm_size,
+    "phys_port_cnt_ex": lambda c: _equals(
+        c.context.query_device_ex().phys_port_cnt_ex, c.device.phys_port_cnt
+    ),
+    "max_wq_type_rq": lambda c: _equals(c.context.query_device_ex().max_wq_type_rq, 0),
+    "raw_packet_caps": _raw,
+}
+
+
+# Of a port
+
+
+def gid_tbl_len(c: Claims) -> None:
+    assert c.ports is not None
+    length, port = c.context.query_port(1).gid_tbl_len, c.ports[0]
+    assert refused(lambda: c.context.query_gid_ex(1, length)) == errno.EINVAL
+    assert refused(lambda: c.context.query_gid_ex(1, length - 1)) == errno.ENODATA
+    port.set_guids(length - 1, [0x77])
+    c.events(e.IBV_EVENT_GID_CHANGE)
+    assert c.context.query_gid_ex(1, length - 1).gid_index == length - 1
+    port.set_guids(length - 1, [0])
+    c.events(e.IBV_EVENT_GID_CHANGE)
+
+
+def pkey_tbl_len(c: Claims) -> None:
+    assert c.ports is not None
+    last, port = c.context.query_port(1).pkey_tbl_len - 1, c.ports[0]
+    port.set_pkeys(last, [0x8123])
+    c.events(e.IBV_EVENT_PKEY_CHANGE)
+    one, other = c.datagrams(pkey_index=last), c.datagrams(pkey_index=last)
+    c.receive(other)
+    c.datagram(one, other.qp_num, c.local())
+    assert c.statuses(2) == [OK, OK]
+    qp = c.queue_pair(e.IBV_QPT_UD)
+    attr = QPAttr(port_num=1)
+    attr.pkey_index = last + 1
+    assert refused(lambda: qp.to_init(attr)) == errno.EINVAL
+    assert refused(lambda: c.context.query_pkey(1, last + 1)) != 0
+    port.set_pkeys(last, [0])
+    c.events(e.IBV_EVENT_PKEY_CHANGE)
+
+
+def max_msg_sz(c: Claims) -> None:
+    """The longest message is taken, and fails at the end of the memory, not for its length."""
+    most = c.context.query_port(1).max_msg_sz
+    one, _ = c.pair()
+    for length in (most + 1, most):
+        request = SendWR(5, num_sge=1, sg=[SGE(c.mr.buf, length, c.mr.lkey)])
+        found = refused(lambda request=request: one.post_send(request))
+        assert found == (errno.EINVAL if length > most else 0)
+    assert c.statuses(1) == [PROT_ERR]
+
+
+def max_mtu(c: Claims) -> None:
+    most = c.context.query_port(1).max_mtu
+    for mtu, number in ((most, 0), (most + 1, errno.EINVAL)):
+        qp = c.queue_pair(e.IBV_QPT_RC)
+        attr = c.attributes(qp.qp_num)
+        attr.path_mtu = mtu
+        assert refused(lambda qp=qp, attr=attr: qp.to_rts(attr)) == number
+
+
+def active_mtu(c: Claims) -> None:
+    """A longer datagram is sent and reaches nobody."""
+    size = 128 << c.context.query_port(1).active_mtu
+    one, other = c.datagrams(), c.datagrams()
+    other.post_recv(RecvWR(7, 1, [c.element(4096, 4096)]))
+    for length in (size + 1, size):
+        request = SendWR(5, num_sge=1, sg=[c.element(length)])
+        request.set_wr_ud(AH(c.pd, attr=c.local()), other.qp_num, 0x1234)
+        one.post_send(request)
+    found = c.completions(3)
+    assert [wc.byte_len for wc in found if wc.wr_id == 7] == [size + 40]
+
+
+def sm_lid(c: Claims) -> None:
+    """Whoever manages the subnet says so, and a change is an event."""
+    assert c.ports is not None
+    port, before = c.ports[0], c.context.query_port(1)
+    port.set_lid(before.lid, 9, 3)
+    c.events(e.IBV_EVENT_SM_CHANGE)
+    found = c.context.query_port(1)
+    assert (found.sm_lid, found.sm_sl) == (9, 3)
+    port.set_lid(before.lid, before.sm_lid, before.sm_sl)
+    c.events(e.IBV_EVENT_SM_CHANGE)
+
+
+def lid(c: Claims) -> None:
+    """Messages go to the LID that is told; a new one is an event."""
+    assert c.ports is not None
+    port, before = c.ports[0], c.context.query_port(1)
+    port.set_lid(77, before.sm_lid, before.sm_sl)
+    c.events(e.IBV_EVENT_LID_CHANGE)
+    assert c.context.query_port(1).lid == 77
+    one, other = c.pair()
+    c.receive(other)
+    one.post_send(c.send(one))
+    assert c.statuses(2) == [OK, OK]
+    port.set_lid(before.lid, before.sm_lid, before.sm_sl)
+    c.events(e.IBV_EVENT_LID_CHANGE)
+
+
+def of_port(name: str, value: int) -> Check:
+    """Give the check of a field with nothing to try."""
+    return lambda c: _equals(getattr(c.context.query_port(1), name), value)
+
+
+def state(c: Claims) -> None:
+    up = c.down(1)
+    c.events(e.IBV_EVENT_PORT_ERR)
+    port = c.context.query_port(1)
+    assert (port.state, port.phys_state) == (e.IBV_PORT_DOWN, 3)
+    up()
+    c.events(e.IBV_EVENT_PORT_ACTIVE)
+    port = c.context.query_port(1)
+    assert (port.state, port.phys_state) == (e.IBV_PORT_ACTIVE, 5)
+
+
+def client_reregister(c: Claims) -> None:
+    assert c.ports is not None
+    c.ports[0].ask_to_reregister()
+    c.events(e.IBV_EVENT_CLIENT_REREGISTER)
+
+
+#: Bits of port_cap_flags.
+PORT_FLAGS: Final[dict[str, Check]] = {
+    "CLIENT_REG_SUP": client_reregister,
+    "SYS_IMAGE_GUID_SUP": node_guid,
+}
+
+PORT: Final[dict[str, Check]] = {
+    "state": state,
+    "phys_state": state,
+    "max_mtu": max_mtu,
+    "active_mtu": active_mtu,
+    "gid_tbl_len": gid_tbl_len,
+    "pkey_tbl_len": pkey_tbl_len,
+    "port_cap_flags": lambda c: None,  # bit by bit
+    "max_msg_sz": max_msg_sz,
+    "bad_pkey_cntr": of_port("bad_pkey_cntr", 0),
+    "qkey_viol_cntr": of_port("qkey_viol_cntr", 0),
+    "lid": lid,
+    "sm_lid": sm_lid,
+    "sm_sl": sm_lid,
+    **{
+        name: of_port(name, value)
+        for name, value in {
+            "lmc": 0, "max_vl_num": 4, "subnet_timeout": 18, "init_type_reply": 0,
+            "active_width": 2, "active_speed": 2, "active_speed_ex": 0, "link_layer": 1,
+            "flags": 0, "port_cap_flags2": 0,
+        }.items()
+    },
+}  # fmt: skip
