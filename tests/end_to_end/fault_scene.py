@@ -61,6 +61,13 @@ class Pair:
         attr.ah_attr = AHAttr(dlid=1, port_num=1)
         one.to_rts(attr)
 
+    def unreliable(self) -> tuple[QP, QP]:
+        """Two connected queue pairs of UC."""
+        ends = self._make(e.IBV_QPT_UC), self._make(e.IBV_QPT_UC)
+        for one, other in (ends, ends[::-1]):
+            self.connect(one, other)
+        return ends
+
     def datagrams(self) -> QP:
         """A queue pair of UD that receives what it sends."""
         qp = self._make(e.IBV_QPT_UD)

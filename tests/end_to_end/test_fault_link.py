@@ -20,6 +20,7 @@ from tests.end_to_end.fault_box import (
 from tests.end_to_end.fault_scene import LENGTH
 from user_proc.verbs import enums as e
 from user_proc.verbs.mr import MR
+from user_proc.verbs.wr import SGE, SendWR
 
 __all__ = ["box", "shared_box"]
 
@@ -155,6 +156,26 @@ def test_ack_lost_of_private_memory(box: Box):
         pair.mr = shared
         assert pair.statuses(2, e.IBV_WR_SEND) == [OK, OK]
         assert box.hits() == [1]
+
+
+def test_ack_lost_is_nothing_to_who_waits_for_none(box: Box):
+    # The answer of private memory comes late for UC, too, but is no acknowledgement.
+    with box.pair() as pair:
+        memory = bytearray(2 * LENGTH)
+        from_private = MR(pair.pd, 2 * LENGTH, 7, address_of(memory))
+        sender, receiver = pair.unreliable()
+        pair.mr, shared = from_private, pair.mr
+        pair.entries(6, receiver)
+        pair.mr = shared
+        box.set("ack-lost", every=1)
+        for number in range(3):
+            element = SGE(pair.mr.buf, 64, pair.mr.lkey)
+            request = SendWR(number, num_sge=1, sg=[element])
+            sender.post_send(request)
+            assert pair.status() == OK
+        assert len(pair.completions(pair.received, 3)) == 3
+        assert pair.received.poll(1)[0] == 0
+        assert box.hits() == [0]
 
 
 # Keys

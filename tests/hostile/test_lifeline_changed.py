@@ -104,7 +104,8 @@ def descriptors() -> set[tuple[str, str]]:
     for one in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the one the folder is listed with
             found.add((one.name, os.readlink(one)))
-    return found
+    # hypothesis looks at how much memory there is, and keeps that open.
+    return {one for one in found if not one[1].endswith("/statm")}
 
 
 def silent(machine: Machine) -> int:

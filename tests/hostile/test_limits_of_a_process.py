@@ -10,7 +10,7 @@ import pytest
 from kernel_proc.settings import KernelSettings
 from shared import verb_codes as codes
 from shared.envelope import KIND_CLOSE, make_header, parse_header
-from shared.ioctl_codes import noop_code
+from shared.ioctl_codes import METHOD_OUT_DIRECT, noop_code
 from shared.nt_status import (
     STATUS_INSUFFICIENT_RESOURCES,
     STATUS_INVALID_HANDLE,
@@ -18,6 +18,7 @@ from shared.nt_status import (
     STATUS_SUCCESS,
     STATUS_TOO_MANY_OPENED_FILES,
     STATUS_TOO_MANY_THREADS,
+    STATUS_WORKING_SET_QUOTA,
 )
 from shared.verb_messages import Object, RegMr
 from shared.verb_reasons import VerbReason as Reason
@@ -56,8 +57,8 @@ def arenas(user: User) -> None:
     """Two pages are allowed."""
     for _ in range(2):
         assert user.door.allocate_arena(PAGE).status == STATUS_SUCCESS
-    refused = user.door.allocate_arena(1)
-    assert refused.status == STATUS_QUOTA_EXCEEDED
+    third = user.door.allocate_arena(1)
+    assert third.status == STATUS_QUOTA_EXCEEDED
     assert user.door.free_arena(1) == STATUS_SUCCESS
     assert user.door.allocate_arena(1).status == STATUS_SUCCESS
 
@@ -96,13 +97,18 @@ def locked(user: User) -> None:
     half = register(0, 8)
     assert (half.errno, register(8, 8).errno) == (0, 0)
     assert user.door.session.process.locked_pages == 16
-    refused = register(16, 1)
-    assert refused[:2] == (errno.ENOMEM, Reason.TOO_MANY_LOCKED_PAGES)
+    more = register(16, 1)
+    assert more[:2] == (errno.ENOMEM, Reason.TOO_MANY_LOCKED_PAGES)
     assert user.door.session.process.locked_pages == 16
     verbs.good(codes.IOCTL_DEREG_MR, Object(half.reply.handle))
     assert register(16, 8).errno == 0
     verbs.device.close()
     assert user.door.session.process.locked_pages == 0
+    code = noop_code(METHOD_OUT_DIRECT, 0)
+    with user.process.open_device("noop") as noop:
+        assert noop.device_io_control(code, None, memory.view[: 16 * PAGE]) == 16 * PAGE
+        beyond = memory.view[: 17 * PAGE]
+        assert refused(lambda: noop.device_io_control(code, None, beyond), STATUS_WORKING_SET_QUOTA)
 
 
 def share(user: User) -> None:

@@ -57,8 +57,8 @@ def test_it_comes_up_and_goes_in_order_and_leaves_nothing(
 
 
 def test_a_latency_model_that_cannot_be_is_a_sentence(new_machine: NewMachine):
-    machine, _ = new_machine(latency_model="nonesuch")
-    with pytest.raises(HcaNotStarted, match=r"did not come up: there is no latency model 'nones"):
+    machine, _ = new_machine(latency_model="/nonesuch.toml")
+    with pytest.raises(HcaNotStarted, match=r"did not come up: the latency model '/nones.*cannot"):
         machine.start_hca()
 
 

@@ -27,6 +27,7 @@ Step = Callable[[QueuePair, WorkQueue, Outgoing], int]
 
 _DROPPED: Final = "a fault"
 _ANSWERED: Final = (abi.QPC_TRANSPORT_RC, abi.QPC_TRANSPORT_XRC_RECV)
+_ACKNOWLEDGED: Final = (abi.QPC_TRANSPORT_RC, abi.QPC_TRANSPORT_XRC_SEND)
 _WITH_KEY: Final = ops.WRITES | ops.ATOMICS | {ops.RDMA_READ}
 _OTHER_GENERATION: Final = 0xFF << 24 | 0xFF  # other bits at either end of a key
 
@@ -103,10 +104,16 @@ class AckLost(LinkInjection):
 
     def _around_late(self, answered: Answered) -> Answered:
         def lose_or_give(qpn: int, psn: int, answer: Answer) -> None:
-            if self.active.fault.queue_pair not in (0, qpn) or not self.active.strikes():
+            if not (self._is_acknowledged(qpn) and self.active.strikes()):
                 answered(qpn, psn, answer)
 
         return lose_or_give
+
+    def _is_acknowledged(self, qpn: int) -> bool:
+        """Tell whether it is meant, and no UC queue pair: what one of those hears is no ACK."""
+        qp = self.device.tables.qps.find(qpn)
+        meant = self.active.fault.queue_pair in (0, qpn)
+        return meant and qp is not None and qp.context.transport in _ACKNOWLEDGED
 
 
 class RemoteKeyCorrupt(LinkInjection):

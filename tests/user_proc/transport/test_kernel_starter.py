@@ -24,7 +24,7 @@ from user_proc.errors import (
     WrongKernelSetting,
 )
 from user_proc.process import UserProcess
-from user_proc.transport import kernel_control, kernel_starter
+from user_proc.transport import kernel_control
 from user_proc.transport.kernel_control import kernel_status, list_kernels, stop_kernel
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
 
@@ -262,7 +262,7 @@ def test_an_owner_that_ends_during_the_start_leaves_nothing(name: str, number: i
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        cwd=kernel_starter._ROOT,
+        cwd=ROOT,
     )
     wait_until(lambda: (folder / "lock").exists())
     process.send_signal(number)
@@ -331,6 +331,7 @@ def test_broken_files_are_a_sentence(name: str):
     paths.connection_file.unlink()
 
 
+ROOT = Path(__file__).resolve().parents[3]
 OWNER = """
 import os, sys
 from user_proc.transport.kernel_starter import start_kernel
@@ -348,7 +349,7 @@ def owner(name: str, kind: str) -> tuple["subprocess.Popen[str]", int]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=kernel_starter._ROOT,
+        cwd=ROOT,
     )
     assert process.stdout is not None
     return process, os.pidfd_open(int(process.stdout.readline()))

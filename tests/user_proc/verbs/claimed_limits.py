@@ -1,4 +1,4 @@
-"""What each field of the device's and the ports' attributes stands for: at the limit, and beyond.
+"""What each field of the device's attributes stands for: at the limit, and beyond.
 
 A check takes a Claims on a kernel whose tables are small, and asserts.
 """
@@ -7,7 +7,7 @@ import errno
 from collections.abc import Callable
 from typing import Any, Final
 
-from tests.user_proc.verbs.claimed_flags import (
+from tests.user_proc.verbs.claims import (
     GROUP,
     GROUP_LID,
     OK,
@@ -18,7 +18,6 @@ from tests.user_proc.verbs.extended_program import refused
 from user_proc.verbs import enums as e
 from user_proc.verbs.addr import AH, GID
 from user_proc.verbs.cq import CQ
-from user_proc.verbs.device import DM, AllocDmAttr
 from user_proc.verbs.mr import MR, MW
 from user_proc.verbs.pd import PD
 from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
@@ -51,10 +50,10 @@ def queue_pair(c: Claims, cap: QPCap, kind: int = e.IBV_QPT_RC) -> QP:
 
 def is_(value: int) -> Callable[[str], Check]:
     """Give the check of a field with nothing to try: what it says is documented."""
-    return lambda name: lambda c: _equals(getattr(c.device, name), value)
+    return lambda name: lambda c: equals(getattr(c.device, name), value)
 
 
-def _equals(found: object, value: object) -> None:
+def equals(found: object, value: object) -> None:
     assert found == value
 
 
@@ -265,6 +264,24 @@ def max_srq_sge(c: Claims) -> None:
     srq.close()
 
 
+def pkey_tbl_len(c: Claims) -> None:
+    assert c.ports is not None
+    last, port = c.context.query_port(1).pkey_tbl_len - 1, c.ports[0]
+    port.set_pkeys(last, [0x8123])
+    c.events(e.IBV_EVENT_PKEY_CHANGE)
+    one, other = c.datagrams(pkey_index=last), c.datagrams(pkey_index=last)
+    c.receive(other)
+    c.datagram(one, other.qp_num, c.local())
+    assert c.statuses(2) == [OK, OK]
+    qp = c.queue_pair(e.IBV_QPT_UD)
+    attr = QPAttr(port_num=1)
+    attr.pkey_index = last + 1
+    assert refused(lambda: qp.to_init(attr)) == errno.EINVAL
+    assert refused(lambda: c.context.query_pkey(1, last + 1)) != 0
+    port.set_pkeys(last, [0])
+    c.events(e.IBV_EVENT_PKEY_CHANGE)
+
+
 def max_pkeys(c: Claims) -> None:
     assert c.device.max_pkeys == c.context.query_port(1).pkey_tbl_len
     pkey_tbl_len(c)
@@ -292,7 +309,7 @@ def phys_port_cnt(c: Claims) -> None:
         assert refused(lambda port=port, qp=qp: qp.to_init(QPAttr(port_num=port))) == errno.EINVAL
 
 
-def _raw(c: Claims) -> None:
+def no_raw_packets(c: Claims) -> None:
     for kind in (e.IBV_QPT_RAW_PACKET,):
         assert refused(lambda kind=kind: c.queue_pair(kind)) == errno.EOPNOTSUPP
 
@@ -323,7 +340,7 @@ DEVICE: Final[dict[str, Check]] = {
             "max_fmr": 0, "max_map_per_fmr": 0, "max_raw_ipv6_qps": 0,
         }.items()
     },
-    "max_raw_ethy_qp": _raw,
+    "max_raw_ethy_qp": no_raw_packets,
     "max_qp": max_qp,
     "max_qp_wr": max_qp_wr,
     "device_cap_flags": lambda c: None,  # bit by bit
@@ -347,182 +364,4 @@ DEVICE: Final[dict[str, Check]] = {
     "max_pkeys": max_pkeys,
     "local_ca_ack_delay": local_ca_ack_delay,
     "phys_port_cnt": phys_port_cnt,
-}  # fmt: skip
-
-
-# Of what is beyond the plain attributes
-
-
-def completion_timestamp_mask(c: Claims) -> None:
-    """Stamps are compared in tests of the extended queues; here the clock that makes them goes."""
-    extended = c.context.query_device_ex()
-    first, second = (c.context.query_rt_values_ex()[1] for _ in range(2))
-    assert first <= second <= extended.completion_timestamp_mask
-
-
-def hca_core_clock(c: Claims) -> None:
-    assert c.context.query_device_ex().hca_core_clock == 1_000_000  # kHz: ticks are nanoseconds
-
-
-def max_dm_size(c: Claims) -> None:
-    most = c.context.query_device_ex().max_dm_size
-    made_or(lambda length: DM(c.context, AllocDmAttr(length)), most)
-
-
-EXTENDED: Final[dict[str, Check]] = {
-    "completion_timestamp_mask": completion_timestamp_mask,
-    "hca_core_clock": hca_core_clock,
-    "device_cap_flags_ex": lambda c: None,  # bit by bit
-    "max_dm_size": max_dm_size,
-    "phys_port_cnt_ex": lambda c: _equals(
-        c.context.query_device_ex().phys_port_cnt_ex, c.device.phys_port_cnt
-    ),
-    "max_wq_type_rq": lambda c: _equals(c.context.query_device_ex().max_wq_type_rq, 0),
-    "raw_packet_caps": _raw,
-}
-
-
-# Of a port
-
-
-def gid_tbl_len(c: Claims) -> None:
-    assert c.ports is not None
-    length, port = c.context.query_port(1).gid_tbl_len, c.ports[0]
-    assert refused(lambda: c.context.query_gid_ex(1, length)) == errno.EINVAL
-    assert refused(lambda: c.context.query_gid_ex(1, length - 1)) == errno.ENODATA
-    port.set_guids(length - 1, [0x77])
-    c.events(e.IBV_EVENT_GID_CHANGE)
-    assert c.context.query_gid_ex(1, length - 1).gid_index == length - 1
-    port.set_guids(length - 1, [0])
-    c.events(e.IBV_EVENT_GID_CHANGE)
-
-
-def pkey_tbl_len(c: Claims) -> None:
-    assert c.ports is not None
-    last, port = c.context.query_port(1).pkey_tbl_len - 1, c.ports[0]
-    port.set_pkeys(last, [0x8123])
-    c.events(e.IBV_EVENT_PKEY_CHANGE)
-    one, other = c.datagrams(pkey_index=last), c.datagrams(pkey_index=last)
-    c.receive(other)
-    c.datagram(one, other.qp_num, c.local())
-    assert c.statuses(2) == [OK, OK]
-    qp = c.queue_pair(e.IBV_QPT_UD)
-    attr = QPAttr(port_num=1)
-    attr.pkey_index = last + 1
-    assert refused(lambda: qp.to_init(attr)) == errno.EINVAL
-    assert refused(lambda: c.context.query_pkey(1, last + 1)) != 0
-    port.set_pkeys(last, [0])
-    c.events(e.IBV_EVENT_PKEY_CHANGE)
-
-
-def max_msg_sz(c: Claims) -> None:
-    """The longest message is taken, and fails at the end of the memory, not for its length."""
-    most = c.context.query_port(1).max_msg_sz
-    one, _ = c.pair()
-    for length in (most + 1, most):
-        request = SendWR(5, num_sge=1, sg=[SGE(c.mr.buf, length, c.mr.lkey)])
-        found = refused(lambda request=request: one.post_send(request))
-        assert found == (errno.EINVAL if length > most else 0)
-    assert c.statuses(1) == [PROT_ERR]
-
-
-def max_mtu(c: Claims) -> None:
-    most = c.context.query_port(1).max_mtu
-    for mtu, number in ((most, 0), (most + 1, errno.EINVAL)):
-        qp = c.queue_pair(e.IBV_QPT_RC)
-        attr = c.attributes(qp.qp_num)
-        attr.path_mtu = mtu
-        assert refused(lambda qp=qp, attr=attr: qp.to_rts(attr)) == number
-
-
-def active_mtu(c: Claims) -> None:
-    """A longer datagram is sent and reaches nobody."""
-    size = 128 << c.context.query_port(1).active_mtu
-    one, other = c.datagrams(), c.datagrams()
-    other.post_recv(RecvWR(7, 1, [c.element(4096, 4096)]))
-    for length in (size + 1, size):
-        request = SendWR(5, num_sge=1, sg=[c.element(length)])
-        request.set_wr_ud(AH(c.pd, attr=c.local()), other.qp_num, 0x1234)
-        one.post_send(request)
-    found = c.completions(3)
-    assert [wc.byte_len for wc in found if wc.wr_id == 7] == [size + 40]
-
-
-def sm_lid(c: Claims) -> None:
-    """Whoever manages the subnet says so, and a change is an event."""
-    assert c.ports is not None
-    port, before = c.ports[0], c.context.query_port(1)
-    port.set_lid(before.lid, 9, 3)
-    c.events(e.IBV_EVENT_SM_CHANGE)
-    found = c.context.query_port(1)
-    assert (found.sm_lid, found.sm_sl) == (9, 3)
-    port.set_lid(before.lid, before.sm_lid, before.sm_sl)
-    c.events(e.IBV_EVENT_SM_CHANGE)
-
-
-def lid(c: Claims) -> None:
-    """Messages go to the LID that is told; a new one is an event."""
-    assert c.ports is not None
-    port, before = c.ports[0], c.context.query_port(1)
-    port.set_lid(77, before.sm_lid, before.sm_sl)
-    c.events(e.IBV_EVENT_LID_CHANGE)
-    assert c.context.query_port(1).lid == 77
-    one, other = c.pair()
-    c.receive(other)
-    one.post_send(c.send(one))
-    assert c.statuses(2) == [OK, OK]
-    port.set_lid(before.lid, before.sm_lid, before.sm_sl)
-    c.events(e.IBV_EVENT_LID_CHANGE)
-
-
-def of_port(name: str, value: int) -> Check:
-    """Give the check of a field with nothing to try."""
-    return lambda c: _equals(getattr(c.context.query_port(1), name), value)
-
-
-def state(c: Claims) -> None:
-    up = c.down(1)
-    c.events(e.IBV_EVENT_PORT_ERR)
-    port = c.context.query_port(1)
-    assert (port.state, port.phys_state) == (e.IBV_PORT_DOWN, 3)
-    up()
-    c.events(e.IBV_EVENT_PORT_ACTIVE)
-    port = c.context.query_port(1)
-    assert (port.state, port.phys_state) == (e.IBV_PORT_ACTIVE, 5)
-
-
-def client_reregister(c: Claims) -> None:
-    assert c.ports is not None
-    c.ports[0].ask_to_reregister()
-    c.events(e.IBV_EVENT_CLIENT_REREGISTER)
-
-
-#: Bits of port_cap_flags.
-PORT_FLAGS: Final[dict[str, Check]] = {
-    "CLIENT_REG_SUP": client_reregister,
-    "SYS_IMAGE_GUID_SUP": node_guid,
-}
-
-PORT: Final[dict[str, Check]] = {
-    "state": state,
-    "phys_state": state,
-    "max_mtu": max_mtu,
-    "active_mtu": active_mtu,
-    "gid_tbl_len": gid_tbl_len,
-    "pkey_tbl_len": pkey_tbl_len,
-    "port_cap_flags": lambda c: None,  # bit by bit
-    "max_msg_sz": max_msg_sz,
-    "bad_pkey_cntr": of_port("bad_pkey_cntr", 0),
-    "qkey_viol_cntr": of_port("qkey_viol_cntr", 0),
-    "lid": lid,
-    "sm_lid": sm_lid,
-    "sm_sl": sm_lid,
-    **{
-        name: of_port(name, value)
-        for name, value in {
-            "lmc": 0, "max_vl_num": 4, "subnet_timeout": 18, "init_type_reply": 0,
-            "active_width": 2, "active_speed": 2, "active_speed_ex": 0, "link_layer": 1,
-            "flags": 0, "port_cap_flags2": 0,
-        }.items()
-    },
 }  # fmt: skip

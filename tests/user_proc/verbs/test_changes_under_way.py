@@ -11,7 +11,7 @@ from kernel_proc.driver.local_link import LocalLink
 from kernel_proc.hca.hca_device import HcaDevice
 from kernel_proc.machine import Machine
 from kernel_proc.settings import KernelSettings
-from tests.user_proc.verbs.claimed_flags import (
+from tests.user_proc.verbs.claims import (
     ACCESS_ERR,
     GROUP,
     GROUP_LID,

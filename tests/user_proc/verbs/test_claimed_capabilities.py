@@ -22,8 +22,11 @@ from shared.verbs_enums import (
     ibv_wr_opcode,
 )
 from tests.user_proc.verbs import claimed_limits as limits
-from tests.user_proc.verbs.claimed_flags import CLAIMED, INSIDE, LACKING, Claims
+from tests.user_proc.verbs import claimed_ports as ports
+from tests.user_proc.verbs.claimed_flags import CLAIMED, INSIDE
+from tests.user_proc.verbs.claims import Claims
 from tests.user_proc.verbs.extended_program import refused
+from tests.user_proc.verbs.lacking_flags import LACKING
 from user_proc.cli.device_report import read_device
 from user_proc.faults.fault_control import clear_faults, set_fault
 from user_proc.faults.fault_values import parse_fault
@@ -42,6 +45,10 @@ SMALL = {
     "ports": 1, "max_mtu": 3, "max_wqes": 64, "max_sges": 5, "max_inline": 64, "max_srq_wqes": 32,
     "log_max_qps": 11, "log_max_cqs": 8, "log_max_cqes": 6, "log_max_srqs": 7, "log_max_mpts": 11,
     "log_max_pds": 5, "log_max_mgms": 6,
+}  # fmt: skip
+TABLES = {
+    "DEVICE": limits.DEVICE, "EXTENDED": ports.EXTENDED, "PORT": ports.PORT,
+    "PORT_FLAGS": ports.PORT_FLAGS,
 }  # fmt: skip
 ALL_FLAGS = {one.name.removeprefix(_FLAG) for one in ibv_device_cap_flags}
 
@@ -134,11 +141,11 @@ def test_what_is_not_told_is_refused(claims: Claims, flag: str):
 
 def test_every_field_has_a_check(small: Claims):
     assert set(DeviceAttr.FIELDS) == set(limits.DEVICE)
-    assert set(DeviceAttrEx.FIELDS) == set(limits.EXTENDED)
-    assert set(PortAttr.FIELDS) == set(limits.PORT)
+    assert set(DeviceAttrEx.FIELDS) == set(ports.EXTENDED)
+    assert set(PortAttr.FIELDS) == set(ports.PORT)
     flags = small.context.query_port(1).port_cap_flags
     known = {one.name.removeprefix("IBV_PORT_") for one in ibv_port_cap_flags if flags & one}
-    assert known == set(limits.PORT_FLAGS)
+    assert known == set(ports.PORT_FLAGS)
     extended = small.context.query_device_ex()
     for part in (
         extended.odp_caps, extended.tso_caps, extended.pci_atomic_caps, extended.rss_caps,
@@ -149,14 +156,10 @@ def test_every_field_has_a_check(small: Claims):
 
 @pytest.mark.parametrize(
     ("table", "name"),
-    [
-        (table, name)
-        for table in ("DEVICE", "EXTENDED", "PORT", "PORT_FLAGS")
-        for name in getattr(limits, table)
-    ],
+    [(table, name) for table in TABLES for name in TABLES[table]],
 )
 def test_a_limit_is_reached_and_no_more(small: Claims, table: str, name: str):
-    getattr(limits, table)[name](small)
+    TABLES[table][name](small)
 
 
 #: What devinfo calls a field; others have its name. The last are of tests of their own.
@@ -178,10 +181,10 @@ def test_what_devinfo_tells_are_fields_with_checks(small: Claims, small_machine:
         report = read_device(device, small.context, None).as_dict(True)
     (port,) = report["ports"]
     told_fields = {LABELS.get(label, label) for label in report} - OF_THEIR_OWN
-    assert told_fields <= set(limits.DEVICE) | set(limits.EXTENDED)
+    assert told_fields <= set(limits.DEVICE) | set(ports.EXTENDED)
     assert set(limits.DEVICE) <= told_fields
     of_port = {PORT_LABELS.get(label, label) for label in port} - {"port", "gids", "pkeys"}
-    assert of_port <= set(limits.PORT)
+    assert of_port <= set(ports.PORT)
     assert report["cq_ex_fields"]
     assert report["num_comp_vectors"] == small.context.num_comp_vectors == 1
 

@@ -17,8 +17,8 @@ from shared import verb_messages as m
 from shared.verb_program import VerbStep
 from shared.verbs_enums import (
     ibv_access_flags,
-    ibv_mw_type,
     ibv_mtu,
+    ibv_mw_type,
     ibv_qp_attr_mask,
     ibv_qp_state,
     ibv_qp_type,
