@@ -22,7 +22,7 @@ PROGRAM_PAGE = (ROOT / "docs" / "writing-a-user-program.md").read_text()
 LIMITS_PAGE = (ROOT / "docs" / "limits.md").read_text()
 NO_LIMITS = {
     "name", "verifier", "guarded_mutexes_at_apc_level", "threaded_dpcs", "seed", "log", "driver",
-    "hca", "latency_model", "command_mode", "allocation",
+    "hca", "latency_model", "command_mode", "allocation", "hca_profile",
 }  # fmt: skip
 
 

@@ -66,6 +66,7 @@ class ProcessLoop:
     def _work(self) -> None:
         """Do rounds until there was nothing to do for a while and no deadline is near."""
         device, control, window = self._device, self._control, self._window
+        device.tell_processor()  # it may have woken on another one
         idle_since = now_ns()
         rounds = 0
         while True:

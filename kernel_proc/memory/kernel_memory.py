@@ -105,6 +105,15 @@ class _Segment:
             ends.append(page)
         self.extents = Extents(self.pages, frozenset(ends))
 
+    def close(self) -> None:
+        """Give the descriptor back."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()  # a machine in a process that goes on may just be dropped
+
     def lies_within(self, frames: range) -> bool:
         """Tell whether all its frames are among these."""
         return all(
@@ -294,7 +303,7 @@ class KernelMemory:
         self.held -= segment.pages * PAGE_SIZE
         with contextlib.suppress(BufferError):  # a buffer's view may outlive it
             segment.view.release()
-        os.close(segment.descriptor)
+        segment.close()
 
 
 def _create(length: int) -> int:

@@ -111,13 +111,6 @@ def holdings(machine: Machine) -> dict[str, Any]:
     }
 
 
-def difference(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Say what is not as it was."""
-    return json.dumps(
-        {key: (before[key], after[key]) for key in after if after[key] != before[key]}
-    )
-
-
 def check_witness(machine: Machine, witness: RawVerbs) -> None:
     """Somebody else has the device, and verbs that ask the HCA."""
     pd = witness.good(IOCTL_ALLOC_PD).handle
@@ -127,6 +120,14 @@ def check_witness(machine: Machine, witness: RawVerbs) -> None:
     witness.good(IOCTL_DEALLOC_PD, Object(pd))
     arena.release()
     assert not life_of(machine).dead
+
+
+def check_as_before(machine: Machine, witness: RawVerbs, before: dict[str, Any]) -> None:
+    """Nothing is left but what was there, and somebody else is served."""
+    check_witness(machine, witness)
+    after = holdings(machine)
+    changes = {key: (before[key], after[key]) for key in after if after[key] != before[key]}
+    assert after == before, json.dumps(changes)
 
 
 def life_of(machine: Machine) -> Any:

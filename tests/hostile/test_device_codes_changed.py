@@ -33,8 +33,8 @@ from tests.hostile.machines import (
     STATUSES,
     User,
     answered,
+    check_as_before,
     check_witness,
-    difference,
     holdings,
     make_machine,
     reset,
@@ -153,9 +153,7 @@ class Scene:
             output = bytearray(4)
             assert noop.device_io_control(ioctls.noop_code(0, 0), b"well", output) == 4
             assert output == b"well"
-        check_witness(self.machine, self.witness)
-        after = holdings(self.machine)
-        assert after == self.before, difference(self.before, after)
+        check_as_before(self.machine, self.witness, self.before)
 
 
 @pytest.fixture(scope="module")

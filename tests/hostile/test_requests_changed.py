@@ -20,7 +20,7 @@ from shared.envelope import (
 )
 from shared.nt_status import STATUS_SUCCESS
 from tests.hostile.headers import KINDS, VALID, frames, requests
-from tests.hostile.machines import User, check_witness, difference, holdings, make_machine
+from tests.hostile.machines import User, check_as_before, check_witness, holdings, make_machine
 from tests.hostile.recipes import kept
 from tests.hostile.sandbox import Sandbox
 
@@ -42,9 +42,7 @@ class Scene:
         self.before = holdings(self.machine)
 
     def check(self) -> None:
-        check_witness(self.machine, self.witness)
-        after = holdings(self.machine)
-        assert after == self.before, difference(self.before, after)
+        check_as_before(self.machine, self.witness, self.before)
 
 
 class Attacker:

@@ -14,7 +14,14 @@ from shared.message_codec import decode
 from shared.verb_messages import VERB_MESSAGES
 from shared.verb_reasons import VerbReason
 from tests.end_to_end.verbs_raw import RawVerbs
-from tests.hostile.machines import User, answered, check_witness, difference, holdings, make_machine
+from tests.hostile.machines import (
+    User,
+    answered,
+    check_as_before,
+    check_witness,
+    holdings,
+    make_machine,
+)
 from tests.hostile.recipes import Recipe, kept, made, recipes
 from tests.hostile.valid_verbs import VALID, OneOfEach
 
@@ -36,9 +43,7 @@ class Scene:
 
     def check(self) -> None:
         """Nothing is left of the attacker but his session, and the witness is served."""
-        check_witness(self.machine, self.witness)
-        after = holdings(self.machine)
-        assert after == self.before, difference(self.before, after)
+        check_as_before(self.machine, self.witness, self.before)
 
 
 @pytest.fixture(scope="module")
