@@ -1,5 +1,6 @@
 """Lanes: blocking work on behalf of kernel threads."""
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -236,6 +237,7 @@ def test_without_an_os_thread_work_is_refused_and_errands_are_done_here(
         raise (RuntimeError("can't start new thread") if what == "thread" else OSError(24, "none"))
 
     lane = OsLane(real, "poor lane")
+    gc.collect()  # what former tests left
     descriptors = len(os.listdir("/proc/self/fd"))
     done: list[int] = []
     with monkeypatch.context() as patch:

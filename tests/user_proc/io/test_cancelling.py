@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -25,7 +26,8 @@ from tests.drivers.gate import AWAIT, KEEP, NEED_READ, NEED_WRITE, RELEASE, word
 from user_proc.errors import NtStatusError
 from user_proc.io.io_status import IoStatusBlock
 from user_proc.process import UserProcess
-from user_proc.transport import kernel_starter
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -175,6 +177,8 @@ STANDS_AT_THE_LOCK = """
 import sys, threading
 from tests.drivers.gate import AWAIT, KEEP, RELEASE, word
 from user_proc.process import UserProcess
+
+ROOT = Path(__file__).resolve().parents[3]
 with UserProcess.connect(sys.argv[1]) as process, process.open_device("gate") as gate:
     with process.open_device("gate") as control:
         keeper = threading.Thread(target=gate.device_io_control, args=(KEEP, b"x"))
@@ -199,7 +203,7 @@ def test_ctrl_c_at_the_lock_of_a_synchronous_file(kernel: Any):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=kernel_starter._ROOT,
+        cwd=ROOT,
     )
     assert program.stdout is not None
     assert program.stdout.readline() == "waiting\n"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +20,12 @@ from user_proc.errors import (
     KernelNotRunning,
 )
 from user_proc.process import UserProcess
-from user_proc.transport import kernel_starter
 from user_proc.transport.kernel_starter import start_kernel
 
 pytestmark = pytest.mark.processes
 
 CODE = noop_code(METHOD_BUFFERED, COMPLETION_DPC)
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_two_connections_of_one_process(kernel: Any):
@@ -127,7 +128,7 @@ def run(program: str, *arguments: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=kernel_starter._ROOT,
+        cwd=ROOT,
     )
 
 
