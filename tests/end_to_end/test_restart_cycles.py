@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "again"
-CYCLES = 20
+CYCLES = 6
 MANY_CYCLES = 300
 KILLED = ("kernel", "hca", "both")
 SAY_SECONDS = 20.0
@@ -148,7 +148,7 @@ def live_through(start: Start, users: Users, cycles: int) -> None:
     assert users.process.wait(SAY_SECONDS) == 0
 
 
-def test_users_live_through_twenty_kernels(start: Start, users: Users):
+def test_users_live_through_several_kernels(start: Start, users: Users):
     live_through(start, users, CYCLES)
 
 

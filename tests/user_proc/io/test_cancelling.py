@@ -177,8 +177,6 @@ STANDS_AT_THE_LOCK = """
 import sys, threading
 from tests.drivers.gate import AWAIT, KEEP, RELEASE, word
 from user_proc.process import UserProcess
-
-ROOT = Path(__file__).resolve().parents[3]
 with UserProcess.connect(sys.argv[1]) as process, process.open_device("gate") as gate:
     with process.open_device("gate") as control:
         keeper = threading.Thread(target=gate.device_io_control, args=(KEEP, b"x"))
