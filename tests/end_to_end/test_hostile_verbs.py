@@ -185,7 +185,7 @@ def test_no_bytes_and_no_length_harm_anybody(plain: Kernel):
     user.close()
     plain.wait_for_sessions(0)
     wait_until(lambda: used(plain) == before)  # its lanes end when they have closed all
-    wait_until(lambda: descriptors_of(hca) == held)  # it takes its mail when it looks
+    wait_until(lambda: descriptors_of(hca) <= held)  # it takes its mail when it looks
     assert plain.stop() == 0
 
 
@@ -236,7 +236,7 @@ def test_whoever_writes_over_all_it_shares_harms_itself_alone(plain: Kernel, hos
         assert int(words.removeprefix("made ")) > 10
     plain.wait_for_sessions(0)
     wait_until(lambda: used(plain) == before)  # its lanes end when they have closed all
-    wait_until(lambda: descriptors_of(hca) == held)  # it takes its mail when it looks
+    wait_until(lambda: descriptors_of(hca) <= held)  # it takes its mail when it looks
     assert hca_of(plain) == hca
     assert plain.stop() == 0
     assert "failed" not in plain.log
@@ -261,7 +261,7 @@ def test_users_killed_in_the_midst_of_verbs_leave_nothing(plain: Kernel, hostile
         hostile.all.clear()
     plain.wait_for_sessions(0)
     wait_until(lambda: used(plain) == before)  # its lanes end when they have closed all
-    wait_until(lambda: descriptors_of(hca) == held)  # it takes its mail when it looks
+    wait_until(lambda: descriptors_of(hca) <= held)  # it takes its mail when it looks
     check_witness(plain)
     assert plain.stop() == 0
 
