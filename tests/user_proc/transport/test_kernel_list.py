@@ -1,5 +1,7 @@
 """The list of kernels: one whose folder is unusable keeps no other from being listed."""
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,12 +10,17 @@ from shared.connection_file import instance_paths
 from user_proc.transport.kernel_control import list_kernels
 
 
-def test_a_folder_that_is_unusable_is_told_of_among_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    tmp_path.chmod(0o700)
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime folder of its own, with a path so short that sockets fit into it."""
+    with tempfile.TemporaryDirectory(prefix="she-") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
+
+
+def test_a_folder_that_is_unusable_is_told_of_among_the_others(runtime: Path):
     bad, good = instance_paths("bad"), instance_paths("good")
+    assert runtime in bad.folder.parents
     for paths in (bad, good):
         paths.folder.mkdir(mode=0o700, parents=True)
         paths.log.touch()

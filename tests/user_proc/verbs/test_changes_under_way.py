@@ -1,7 +1,6 @@
 """What changes while programs work: rights of regions, overrun queues, groups, ports and tables."""
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 
@@ -182,14 +181,16 @@ def test_a_region_whose_rights_change_while_another_session_writes(kernel: Start
             for context in (owner_context, writer_context)
         )
         target, sender = owner.queue_pair(e.IBV_QPT_RC), writer.queue_pair(e.IBV_QPT_RC)
-        done = threading.Event()
+        done, ended = threading.Event(), threading.Event()
 
         def change() -> None:
             try:
                 for number in range(CHANGES):
                     rights = NO_WRITES if number % 2 else RIGHTS
                     owner.mr.rereg(e.IBV_REREG_MR_CHANGE_ACCESS, access=rights)
-                    time.sleep(0.002)  # so that some writes find it whole
+                    for _ in range(2):  # the first may have begun before the change
+                        ended.clear()
+                        assert ended.wait(10)
             finally:
                 done.set()
 
@@ -199,6 +200,7 @@ def test_a_region_whose_rights_change_while_another_session_writes(kernel: Start
         ends = {OK: 0, ACCESS_ERR: 0}
         while not done.is_set():
             ends[write(owner, target, writer, sender)] += 1
+            ended.set()
         changing.join()
         assert min(ends.values()) > 0, ends
         assert write(owner, target, writer, sender) == ACCESS_ERR  # NO_WRITES is the last
