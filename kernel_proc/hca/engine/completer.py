@@ -161,11 +161,15 @@ class Completer:
         return True
 
     def resume(self, qp: QueuePair) -> None:
-        """Go on with an entry whose deadline has come, or whose copy has ended."""
+        """Go on with an entry whose deadline has come, or whose copy has ended.
+
+        Until it is its turn the answer may still come, and then it is not sent again: a responder
+        of UC would take it for a new message.
+        """
         out = qp.outgoing
         if not out.busy or not out.waiting or qp.send is None:
             return
-        out.waiting = out.answer_due = False
+        out.waiting = False
         if out.timed_out:
             out.timed_out = False
             qp.counters.timeouts += 1

@@ -3,6 +3,8 @@
 The tables of failures are those of reliable connections: what is refused there is dropped here.
 """
 
+import os
+
 import pytest
 
 from kernel_proc.hca.engine import operations as ops
@@ -342,6 +344,35 @@ def test_a_sender_waits_while_the_link_is_busy(private_bench: Bench, gate: Gate,
     assert far.view[:length] == data[:length]
     counters = other.device_object.counters
     assert (counters.received_messages, counters.drops) == (2, {})
+
+
+@pytest.mark.parametrize("name", WITH_ENTRY)
+def test_an_answer_that_comes_before_the_next_look_is_heard(
+    private_bench: Bench, gate: Gate, name: str
+):
+    """Else the message would be sent again, and, being unreliable, be taken for a new one."""
+    bench = private_bench
+    one, other = pair(bench, transport=UC)
+    near, far = Region(bench, 4096), PrivateRegion(bench)
+    for _ in range(3):
+        other.receive([far.at(0, 64)])
+    one.send(wr(name), [near.at(0, 64)], remote=(far.start, far.key))
+    bench.settle()
+    assert gate.entered.wait(10)
+    engine = bench.tables.engine
+    due = bench.device.next_deadline_ns()
+    assert due is not None
+    bench.now = max(bench.now, due)
+    assert engine.run_due()  # it is to be sent again when its turn comes, which is after
+    gate.open.set()
+    while not engine.copier.finish():
+        os.sched_yield()
+    one.send(wr(name), [near.at(0, 32)], remote=(far.start, far.key))
+    step_until(bench, lambda: one.send_cq.entry(1) is not None)
+    assert [c.status for c in one.sends()] == [0, 0]
+    bench.settle()
+    assert [c.byte_len for c in other.receives()] == [64, 32]
+    assert other.device_object.counters.received_messages == 2
 
 
 def test_a_busy_responder_that_goes_lets_its_sender_go_on(private_bench: Bench, gate: Gate):
