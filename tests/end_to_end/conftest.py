@@ -20,8 +20,9 @@ import pytest
 
 from shared.connection_file import InstancePaths, instance_paths
 from tests.machines_given_back import stacks_given_back
+from tests.ready_command import ready_command
 
-__all__ = ["stacks_given_back"]
+__all__ = ["ready_command", "stacks_given_back"]
 
 READY_SECONDS = 20.0
 END_SECONDS = 20.0

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,32 +13,28 @@ import pytest
 from tests.end_to_end.conftest import Kernel, User, wait_until
 from tests.end_to_end.test_engine_traffic import BACK, START, Peer
 from tests.end_to_end.traffic_end import End
+from tests.ready_command import ReadyCommand
 from user_proc.cli.device_figures import HcaSilent
 from user_proc.cli.state_tables import TABLES
 from user_proc.cli.work_requests import posted_requests, request_rows
 from user_proc.transport.kernel_control import kernel_state
 
-COMMAND = (sys.executable, "-P", "-m", "user_proc.cli.main", "show")
 pytestmark = pytest.mark.processes
 
 
 class Scene:
     """A kernel, a queue pair here and one in another process, connected; and the command."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, command: ReadyCommand) -> None:
         self.kernel = kernel
+        self.command = command
         self.end, self.peer = End(kernel.name), Peer(kernel.name)
         self.end.connect(self.peer.qpn)
         self.peer.ask("connect", self.end.qp.qp_num)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, *arguments, "--name", self.kernel.name],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=40,
-        )
+        words = ("show", *arguments, "--name", self.kernel.name)
+        return self.command.run(words, self.kernel.folder, dict(os.environ), 40)
 
     def rows(self, kind: str) -> Any:
         """The rows, as the command makes them."""
@@ -62,8 +57,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(start: Callable[..., Kernel]) -> Iterator[Scene]:
-    scene = Scene(start())
+def scene(start: Callable[..., Kernel], ready_command: ReadyCommand) -> Iterator[Scene]:
+    scene = Scene(start(), ready_command)
     yield scene
     scene.close()
 

@@ -1,6 +1,5 @@
 """The command `softhca` as a user starts it: a process, its output and its exit code."""
 
-import functools
 import os
 import subprocess
 import sys
@@ -8,6 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.ready_command import ReadyCommand, ready_command
+
+__all__ = ["ready_command"]
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-P", "-m", "user_proc.cli.main"]
@@ -33,9 +36,16 @@ def run_to_end(
 
 
 @pytest.fixture
-def softhca(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def softhca(
+    tmp_path: Path,
+    ready_command: ReadyCommand,
+) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command to its end, from an empty folder."""
-    return functools.partial(run_to_end, tmp_path)
+
+    def run(*arguments: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
+        return ready_command.run(arguments, tmp_path, environment(columns), 50)
+
+    return run
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import os
+import pty
 import re
 import select
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from shared.connection_file import runtime_root
+from tests.user_proc.cli.conftest import COMMAND, environment
 from user_proc.bench.table_view import HEADING
 from user_proc.run_document import load_strict
 
@@ -57,7 +59,9 @@ def end_of(descriptor: int, seconds: float) -> bool:
 
 
 def test_a_run_prints_its_table_and_writes_its_files(softhca: Run, tmp_path: Path):
-    done = softhca("bench", "--tiny", "--json", "run.json", "--csv", "run.csv")
+    cores = sorted(os.sched_getaffinity(0))
+    pair = f"{cores[0]},{cores[-1]}"
+    done = softhca("bench", "--tiny", "--json", "run.json", "--csv", "run.csv", "--pin", pair)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(HEADING)
     document = load_strict((tmp_path / "run.json").read_text())
@@ -65,6 +69,8 @@ def test_a_run_prints_its_table_and_writes_its_files(softhca: Run, tmp_path: Pat
     lines = list(csv.DictReader(io.StringIO((tmp_path / "run.csv").read_text()), strict=True))
     assert [float(line["p50_us"]) for line in lines] == [r["p50_us"] for r in document["rows"]]
     assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.json"]
+    assert "unpinned" not in document["provenance"]["marks"]
+    assert f"{document['settings']['kernel_cpu']},{document['settings']['user_cpu']}" == pair
     assert leftovers() == []
 
 
@@ -117,12 +123,14 @@ def check_document(document: dict[str, Any]) -> None:
     assert "over a direct call" in questions[0]
 
 
-def test_stages_are_in_the_table_and_in_the_document_alone_on_standard_output(softhca: Run):
-    done = softhca("bench", "--tiny", "--stages", "--json", "-", "--no-progress")
-    assert done.returncode == 0, done.stderr
-    document = load_strict(done.stdout)
+def test_the_document_is_alone_on_standard_output_the_bar_and_the_stages_on_the_terminal(
+    tmp_path: Path,
+):
+    words = ("bench", "--tiny", "--stages", "--json", "-")
+    code, output, shown = run_on_a_terminal(tmp_path, *words)
+    assert code == 0, shown
+    document = load_strict(output)
     check_document(document)
-    assert HEADING in done.stderr
     assert len(document["stages"]) == 6
     for row in document["stages"]:
         assert row["incomplete"] <= row["requests"]
@@ -130,30 +138,45 @@ def test_stages_are_in_the_table_and_in_the_document_alone_on_standard_output(so
         assert total == pytest.approx(row["sum_us"], abs=0.01)
         # A sum of stages is the time of a middle request, far from half or twice of it.
         assert 0.4 < row["sum_us"] / row["traced_p50_us"] < 2.5
-    for words in ("sum of the stages", "p50 without tracing", "copy to caller"):
-        assert words in done.stderr
+    for said in ("%", HEADING, "sum of the stages", "p50 without tracing", "copy to caller"):
+        assert said in shown
 
 
-def test_an_open_loop_is_not_mixed_with_closed_rows(softhca: Run):
-    done = softhca("bench", "--tiny", "--rate", "2000", "--json", "-", "--no-progress")
+def run_on_a_terminal(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Run with a terminal for standard error; return exit code, output, and what was shown."""
+    parent, child = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, *arguments],
+        env={**environment(), "TERM": "xterm"},
+        stdout=subprocess.PIPE,
+        stderr=child,
+        cwd=folder,
+        text=True,
+    ) as process:
+        os.close(child)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal's other end is closed
+            while data := os.read(parent, 65536):
+                shown += data
+        os.close(parent)
+        output, _ = process.communicate(timeout=50)
+    return process.returncode, output, shown.decode()
+
+
+def test_an_open_loop_is_not_mixed_with_closed_rows_and_its_csv_is_alone(
+    softhca: Run, tmp_path: Path
+):
+    words = ("--rate", "2000", "--json", "run.json", "--csv", "-", "--no-progress")
+    done = softhca("bench", "--tiny", *words)
     assert done.returncode == 0, done.stderr
-    document = load_strict(done.stdout)
+    document = load_strict((tmp_path / "run.json").read_text())
+    lines = list(csv.DictReader(io.StringIO(done.stdout), strict=True))
+    assert len(lines) == len(document["rows"])
     assert document["settings"]["loop"] == "open"
     for row in document["rows"]:
         assert row["client"] == "user"
         assert row["open_loop"]["rate_per_s"] == 2000
     assert "Open loop: 2000 starts a second" in done.stderr
-
-
-def test_a_pinned_run_is_not_marked_unpinned_and_its_csv_is_alone(softhca: Run, tmp_path: Path):
-    cores = sorted(os.sched_getaffinity(0))
-    pair = f"{cores[0]},{cores[-1]}"
-    done = softhca("bench", "--tiny", "--csv", "-", "--json", "run.json", "--pin", pair)
-    assert done.returncode == 0, done.stderr
-    assert len(list(csv.DictReader(io.StringIO(done.stdout), strict=True))) == 7
-    document = load_strict((tmp_path / "run.json").read_text())
-    assert "unpinned" not in document["provenance"]["marks"]
-    assert f"{document['settings']['kernel_cpu']},{document['settings']['user_cpu']}" == pair
 
 
 # --- wrong usage ------------------------------------------------------------------------------
@@ -242,9 +265,7 @@ def test_a_killed_benchmark_leaves_nothing(begin: Begin):
     assert leftovers() == []
 
 
-def test_a_reader_that_leaves_is_no_crash(tmp_path: Path, softhca: Run):
-    from tests.user_proc.cli.conftest import COMMAND, environment
-
+def test_a_reader_that_leaves_is_no_crash():
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
@@ -260,36 +281,6 @@ def test_a_reader_that_leaves_is_no_crash(tmp_path: Path, softhca: Run):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert leftovers() == []
-
-
-def test_the_bar_on_a_terminal_draws_and_goes_away(tmp_path: Path):
-    import pty
-
-    from tests.user_proc.cli.conftest import COMMAND, environment
-
-    parent, child = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, "bench", "--tiny", "--json", "-"],
-        env={**environment(), "TERM": "xterm"},
-        stdout=subprocess.PIPE,
-        stderr=child,
-        cwd=tmp_path,
-    ) as process:
-        os.close(child)
-        shown = b""
-        while True:
-            try:
-                data = os.read(parent, 65536)
-            except OSError:  # the terminal's other end is closed
-                break
-            if not data:
-                break
-            shown += data
-        os.close(parent)
-        output, _ = process.communicate(timeout=50)
-    assert process.returncode == 0
-    assert b"%" in shown
-    check_document(load_strict(output.decode()))
 
 
 def test_importing_the_command_does_not_import_the_benchmark():
