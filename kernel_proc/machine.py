@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from kernel_proc.clients import benchmark_client
@@ -179,6 +180,13 @@ class Machine:
             settings.log or "",
             lock.cleared,
         )
+        if settings.hca:
+            record = replace(
+                record,
+                latency_model=settings.latency_model,
+                latency_factor=float(settings.latency_factor),
+                hca_profile=settings.hca_profile or "",
+            )
         write_record(lock.paths, record)
         self.log(f"kernel {self.settings.name!r} is ready (pid {os.getpid()})")
 

@@ -1,4 +1,4 @@
-"""The words that arm one completion queue, made in their order.
+"""The words that arm one completion queue: made in their order, and read by who may miss some.
 
 Rules: one user at a time; the first word differs from what the queue's slot held before, so that
 it is an arm.
@@ -35,3 +35,14 @@ class ArmWords:
         if self._any_age:
             self._any_age = min(self._any_age + 1, ARM_ANY_AGE_MASK)
         return word
+
+
+def asks_for_any(word: int, last_seen: int) -> bool:
+    """Tell whether an arm, or one since the last one seen, is for any entry."""
+    if not word & ARM_SOLICITED:
+        return True
+    age = word >> ARM_ANY_AGE_SHIFT & ARM_ANY_AGE_MASK
+    now, before = (one >> ARM_SEQUENCE_SHIFT & ARM_SEQUENCE_MASK for one in (word, last_seen))
+    unseen = (now - before) % ARM_SEQUENCE_MASK
+    # An age at its most may be more; then rather an event too many than one too few.
+    return bool(age and age < unseen)

@@ -64,7 +64,8 @@ _MOST_PIDS: Final = 1 << 31  # pid_t
 class ConnectionRecord:
     """The contents of the connection file: who the kernel is, and what is fixed for its life.
 
-    `cleared` says what it found of a kernel of the name that had not stopped in order.
+    `cleared` says what it found of a kernel of the name that had not stopped in order. Without an
+    HCA there is no `latency_model`; no `hca_profile` is the built-in one.
     """
 
     name: str
@@ -76,6 +77,9 @@ class ConnectionRecord:
     verifier: bool = False
     log: str = ""
     cleared: str = ""
+    latency_model: str = ""
+    latency_factor: float = 1.0
+    hca_profile: str = ""
 
 
 def boot_id() -> str:

@@ -159,7 +159,8 @@ class VerbsRun(NamedTuple):
     """Input of IOCTL_VERBS_RUN: a kernel client performs programs of verbs (verb_program).
 
     `setup` once, then `program` `warmup` times untimed and `passes` times timed. After `limit_ns`
-    no further pass is begun, but one there is.
+    no further pass is begun, but one there is. A verb that is refused ends the run: the output
+    begins with RUN_RESULT.
     """
 
     setup: Program

@@ -10,6 +10,7 @@ Spec: WinOF core/al/kernel/al_dev.h (all METHOD_BUFFERED, any access).
 """
 
 import struct
+from enum import IntEnum
 from typing import Final
 
 from shared.ioctl_codes import FILE_ANY_ACCESS, METHOD_BUFFERED, ctl_code
@@ -70,6 +71,8 @@ IOCTL_REG_DM_MR: Final = _verb(38)
 IOCTL_EXPORT_CONTEXT: Final = _verb(39)
 IOCTL_IMPORT_CONTEXT: Final = _verb(40)
 IOCTL_IMPORT_PD: Final = _verb(41)
+IOCTL_IMPORT_MR: Final = _verb(42)
+IOCTL_IMPORT_DM: Final = _verb(43)
 
 IOCTL_GET_CA_FATAL_EVENT: Final = _verb(0x40)
 IOCTL_GET_CA_PORT_EVENT: Final = _verb(0x41)
@@ -83,7 +86,22 @@ IOCTL_RESET_HCA: Final = _verb(0x80)
 #: Of the control device: INSPECT_QUEUE_PAIR as input; behind VERB_RESULT what the QP of that number
 #: was last asked to do, as JSON. EIO if the HCA does not answer, EINVAL if it has no such QP.
 IOCTL_INSPECT_QUEUE_PAIR: Final = _verb(0x81)
+#: Of the control device: SET_PORT as input, VERB_RESULT as output: what a subnet manager sets.
+IOCTL_SET_PORT: Final = _verb(0x82)
 
+
+class PortSetting(IntEnum):
+    """What of a port is set; of the tables also at which place."""
+
+    PKEY = 1
+    GUID = 2  # of a GID; that at place 0 is the port's own
+    LID = 3
+    GID_PREFIX = 4
+    REREGISTER = 5  # no value: clients are asked to register anew
+
+
+#: Port, PortSetting, place in the table, value.
+SET_PORT: Final = struct.Struct("<III4xQ")
 INSPECT_QUEUE_PAIR: Final = struct.Struct("<I")
 #: Room for any queue pair's requests.
 INSPECT_OUTPUT_LENGTH: Final = 2 << 20
@@ -129,6 +147,8 @@ VERB_NAMES: Final[dict[int, str]] = {
     IOCTL_EXPORT_CONTEXT: "export_context",
     IOCTL_IMPORT_CONTEXT: "import_context",
     IOCTL_IMPORT_PD: "import_pd",
+    IOCTL_IMPORT_MR: "import_mr",
+    IOCTL_IMPORT_DM: "import_dm",
     IOCTL_GET_CA_FATAL_EVENT: "get_ca_fatal_event",
     IOCTL_GET_CA_PORT_EVENT: "get_ca_port_event",
     IOCTL_GET_CQ_COMP_EVENT: "get_cq_comp_event",

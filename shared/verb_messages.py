@@ -474,6 +474,29 @@ class ImportByDescriptor(NamedTuple):
     fd: U32
 
 
+class ImportMr(NamedTuple):
+    """Input of import_mr: a domain of one's own, and a region of the context imported from."""
+
+    pd: U32
+    mr: U32
+
+
+class MrImported(NamedTuple):
+    """Answer of import_mr."""
+
+    handle: U32
+    lkey: U32
+    rkey: U32
+    length: U64
+
+
+class DmImported(NamedTuple):
+    """Answer of import_dm."""
+
+    handle: U32
+    length: U64
+
+
 class RegDmMr(NamedTuple):
     """Input of reg_dm_mr, answered as reg_mr: the region's addresses count from 0."""
 
@@ -525,6 +548,9 @@ VerbMessage = (
     | DmContents
     | RegDmMr
     | ImportByDescriptor
+    | ImportMr
+    | MrImported
+    | DmImported
 )
 
 #: Tag and version of each message.
@@ -566,4 +592,7 @@ VERB_MESSAGES: Final[dict[type[Any], tuple[int, int]]] = {
     DmContents: (74, 1),
     RegDmMr: (75, 1),
     ImportByDescriptor: (76, 1),
+    ImportMr: (77, 1),
+    MrImported: (78, 1),
+    DmImported: (79, 1),
 }

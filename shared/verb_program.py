@@ -8,6 +8,7 @@ Rules: any thread. `unpack_program` raises ProgramError and nothing else, whatev
 Spec: msgpack array of steps, each [code, request message, [[field, register]...] twice].
 """
 
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from shared.verb_codes import VERB_NAMES
 
 MOST_STEPS: Final = 64
 MOST_REGISTERS: Final = 64
+#: What the output of IOCTL_VERBS_RUN begins with: errno, reason, object and detail of a verb that
+#: was refused, and its code; that is all then. Else these are 0 and the samples follow.
+RUN_RESULT: Final = struct.Struct("<IIQQQ")
 
 Places = tuple[tuple[int, int], ...]
 

@@ -29,7 +29,7 @@ class VerbReason(IntEnum):
     COMMAND_TIMEOUT = 13  # detail: opcode
 
     # Memory
-    OUT_OF_MEMORY = 14  # kernel memory; detail: bytes
+    OUT_OF_MEMORY = 14  # kernel memory; object: 1 if it is to be in one piece; detail: bytes
     OUT_OF_TRANSLATIONS = 15  # no run of MTT segments so long; detail: entries needed
     LENGTH_ZERO = 16
     RANGE_WRAPS = 17  # object: address; detail: length
@@ -70,6 +70,9 @@ class VerbReason(IntEnum):
     REREG_OF_DEVICE_MEMORY = 65  # object: the region's handle
     NOT_EXPORTED = 66  # object: the descriptor
     EXPORTED_ALREADY = 67  # object: the descriptor; or its context is exported by another
+    OF_ANOTHER_DOMAIN = 68  # object: the region's handle; detail: the number of the domain given
+    REREG_OF_IMPORTED = 69  # object: the region's handle
+    BAD_PORT_SETTING = 70  # object: the PortSetting; detail: the value
 
     # Queues. "Transition" is QP type << 16 | present state << 8 | state asked
     BAD_CQE = 100  # object: entries asked; detail: most entries

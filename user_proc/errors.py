@@ -49,6 +49,20 @@ class KernelNotResponding(SofthcaError):
         self.name = name
 
 
+class ConnectionLost(SofthcaError):
+    """The kernel cut the connection a thread waited on; its session goes on, and so can it.
+
+    Nobody can tell whether the request was done.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the kernel {name!r} has cut this thread's connection, and the answer with it: let "
+            "fewer threads call at a time (max_threads_per_session)"
+        )
+        self.name = name
+
+
 class KernelStartFailed(SofthcaError):
     """A kernel process was started but did not become ready."""
 

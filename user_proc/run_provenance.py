@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from shared.clock import clock_info, now_ns
 from shared.version import softhca_version
+from user_proc.transport.kernels_used import hcas_noted, hcas_since
 
 PACKAGES: Final = ("pyzmq", "msgpack", "greenlet", "psutil", "typer", "rich", "hdrhistogram")
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -164,6 +165,7 @@ def begin_provenance() -> dict[str, Any]:
         "clock": clock(),
         "switches": switches(),
         "garbage_collector": "frozen and off while measuring" if gc.isenabled() else "off",
+        "hcas": hcas_noted(),
         "begin_ns": now_ns(),
     }
 
@@ -171,6 +173,7 @@ def begin_provenance() -> dict[str, Any]:
 def end_provenance(begun: Mapping[str, Any], marks: list[str]) -> dict[str, Any]:
     """Return the whole provenance of a run that has just ended."""
     whole = {name: value for name, value in begun.items() if name != "begin_ns"}
+    whole["hcas"] = hcas_since(begun["hcas"])
     whole["finished"] = utc_now()
     whole["duration_s"] = round((now_ns() - begun["begin_ns"]) / 1e9, 3)
     whole["load_after"] = load_average()

@@ -6,12 +6,13 @@ routine of the CQ, asynchronous events a routine of the table; nothing is pended
 
 Rules: control verbs and registrations at <= APC_LEVEL, as they wait; above it they are refused with
 EAGAIN. At APC_LEVEL, where a fast mutex puts its holder, those that call what is for PASSIVE_LEVEL
-alone end with bug check 0x0A: what allocates by AllocateCommonBuffer, and destroy_cq, which flushes
-DPCs. Posting, polling, peeking and arming at <= DISPATCH_LEVEL, else bug check 0x0A; they never
-wait and call nobody, so that no lock is needed around them. A completion routine is called at
-DISPATCH_LEVEL from a DPC. The event routine is called one event at a time, at PASSIVE_LEVEL by a
-system worker thread, or at DISPATCH_LEVEL if that was asked for. Destroying an object waits for a
-call about it that is under way, but in that call itself. The table is void when its file is closed.
+alone end with bug check 0x0A: what allocates or frees common buffers, and what destroys a queue, as
+it flushes DPCs. Posting, polling, peeking and arming at <= DISPATCH_LEVEL, else bug check 0x0A;
+they never wait and call nobody, so that no lock is needed around them. A completion routine is
+called at DISPATCH_LEVEL from a DPC. The event routine is called one event at a time, at
+PASSIVE_LEVEL by a system worker thread, or at DISPATCH_LEVEL if that was asked for. Destroying an
+object waits for a call about it that is under way, but in that call itself. The table is void when
+its file is closed.
 Spec: "[RFC v2] Kernel Async Verbs"; WinOF inc/iba/ib_ci.h; WDK, Creating Device Interfaces That
 Export Functions.
 """

@@ -4,6 +4,7 @@ Rules: a kernel thread at PASSIVE_LEVEL. Samples go to an array made beforehand;
 operations, never inside one, the thread lets others run now and then.
 """
 
+import struct
 from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _BREATHE_EVERY: Final = 32
 _BREATHE_MASK: Final = _BREATHE_EVERY - 1
+_TIME: Final = struct.Struct("=Q")
 
 
 class Batch(Protocol):
@@ -81,6 +83,10 @@ class TimedLoop:
             batch(samples, first, min(depth, count - first))
             self.elapsed_ns += now() - begin
             self.breathe()
+
+    def answer(self) -> bytes:
+        """Return what the requester is told: the samples, and the time of all."""
+        return self.samples.tobytes() + _TIME.pack(self.elapsed_ns)
 
     def breathe(self) -> None:
         """Let other threads and sockets have their turn: nothing pre-empts who never waits."""

@@ -1,15 +1,16 @@
 """What kernel clients do with verbs again and again: create queue pairs, bring them to RTS.
 
-Rules: PASSIVE_LEVEL in a kernel thread. A verb that is refused is RaisedStatus.
+Rules: PASSIVE_LEVEL in a kernel thread. A verb that is refused is RaisedStatus, whose
+status says as much as an NTSTATUS can of why.
 Spec: channel_interface/verbs_table.py; IBA vol. 1, 11.2.5.2.
 """
 
 from typing import Any, Final
 
 from kernel_proc.channel_interface.verbs_table import CompletionRoutine, VerbAnswer, VerbsTable
+from kernel_proc.clients.ib_nt_statuses import nt_status_of
 from kernel_proc.scheduling.raised_status import RaisedStatus
 from shared import verb_codes as codes
-from shared.nt_status import STATUS_INVALID_DEVICE_REQUEST
 from shared.verb_messages import CreateCq, CreateQp, ModifyQp
 from shared.verbs_enums import ibv_qp_attr_mask as mask
 from shared.verbs_enums import ibv_qp_state, ibv_qp_type
@@ -45,7 +46,7 @@ def require(answer: VerbAnswer, what: str) -> VerbAnswer:
     """Return the answer of a verb that was carried out."""
     if answer.errno:
         raise RaisedStatus(
-            STATUS_INVALID_DEVICE_REQUEST,
+            nt_status_of(answer.status),
             f"{what} was refused: {answer.status.name}, errno {answer.errno}, "
             f"reason {answer.reason}",
         )

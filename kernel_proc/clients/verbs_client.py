@@ -14,7 +14,7 @@ from kernel_proc.channel_interface.command_journal import (
     CommandJournal,
     CommandRecord,
 )
-from kernel_proc.channel_interface.verbs_table import VerbsTable
+from kernel_proc.channel_interface.verbs_table import VerbAnswer, VerbsTable
 from kernel_proc.clients.timed_loop import TimedLoop
 from kernel_proc.clients.verbs_connection import ask_driver, opened_verbs
 from kernel_proc.hca_abi.command_opcodes import COMMANDS
@@ -26,13 +26,18 @@ from shared.message_codec import MessageError, decode_as, encode
 from shared.messages import VerbsRun
 from shared.nt_status import (
     STATUS_BUFFER_TOO_SMALL,
-    STATUS_INVALID_DEVICE_REQUEST,
     STATUS_INVALID_PARAMETER,
     STATUS_NO_SUCH_DEVICE,
 )
 from shared.verb_codes import HCA_DEVICE, IOCTL_REG_MR
 from shared.verb_messages import RegMr
-from shared.verb_program import MOST_REGISTERS, ProgramError, VerbStep, unpack_program
+from shared.verb_program import (
+    MOST_REGISTERS,
+    RUN_RESULT,
+    ProgramError,
+    VerbStep,
+    unpack_program,
+)
 
 if TYPE_CHECKING:
     from kernel_proc.io_manager.irp import IoStackLocation, Irp
@@ -79,10 +84,20 @@ _SAMPLE: Final = 8
 _BREATHE_EVERY: Final = 4  # passes; a verb that waits lets others run anyway
 
 
+class _StepRefused(Exception):
+    """A verb was refused, which ends the run."""
+
+    def __init__(self, step: VerbStep, answer: VerbAnswer) -> None:
+        super().__init__(step.name)
+        self.result = RUN_RESULT.pack(
+            answer.errno, answer.reason, answer.object, answer.detail, step.code
+        )
+
+
 class ProgramLoop(TimedLoop):
     """A run of a program: a sample for each step of each timed pass, then the time of all."""
 
-    __slots__ = ("_io", "_passes", "_plan", "_program", "_registers", "_setup")
+    __slots__ = ("_io", "_passes", "_plan", "_program", "_refusal", "_registers", "_setup")
 
     def __init__(
         self, io: "IoManager", irp: "Irp", plan: VerbsRun, programs: tuple[list[VerbStep], ...]
@@ -93,6 +108,7 @@ class ProgramLoop(TimedLoop):
         self._passes = plan.passes
         self._plan = plan
         self._registers = [0] * MOST_REGISTERS
+        self._refusal = b""
 
     @classmethod
     def planned_by(cls, io: "IoManager", irp: "Irp", location: "IoStackLocation") -> "ProgramLoop":
@@ -112,20 +128,30 @@ class ProgramLoop(TimedLoop):
             or not _is_modest(*programs)
         ):
             raise RaisedStatus(STATUS_INVALID_PARAMETER, "no program this client performs")
-        if location.output_buffer_length < (samples + 1) * _SAMPLE:
+        if location.output_buffer_length < RUN_RESULT.size + (samples + 1) * _SAMPLE:
             raise RaisedStatus(STATUS_BUFFER_TOO_SMALL, "no room for the samples")
         return cls(io, irp, plan, programs)
 
     def perform(self) -> None:
         """Open the device, perform set-up and passes, and close it."""
-        with opened_verbs(self._io) as table:
-            for step in self._setup:
+        try:
+            with opened_verbs(self._io) as table:
+                self._perform(table)
+        except _StepRefused as refused:
+            self._refusal = refused.result
+
+    def answer(self) -> bytes:
+        """Return the result of the run; its samples and their time if no verb was refused."""
+        return self._refusal or bytes(RUN_RESULT.size) + super().answer()
+
+    def _perform(self, table: VerbsTable) -> None:
+        for step in self._setup:
+            self._do(table, step)
+        for _ in range(self.warmup):
+            for step in self._program:
                 self._do(table, step)
-            for _ in range(self.warmup):
-                for step in self._program:
-                    self._do(table, step)
-                self.breathe()
-            self._time_passes(table)
+            self.breathe()
+        self._time_passes(table)
 
     def _time_passes(self, table: VerbsTable) -> None:
         samples, program = self.samples, self._program
@@ -155,10 +181,7 @@ class ProgramLoop(TimedLoop):
                 answer = table.call(step.code, request)
             took_ns = now_ns() - begin
             if answer.errno:
-                raise RaisedStatus(
-                    STATUS_INVALID_DEVICE_REQUEST,
-                    f"{step.name} was refused: errno {answer.errno}, reason {answer.reason}",
-                )
+                raise _StepRefused(step, answer)
             step.keep(answer.reply, self._registers)
         except (MessageError, ProgramError) as error:
             raise RaisedStatus(STATUS_INVALID_PARAMETER, str(error)) from error

@@ -16,9 +16,10 @@ Spec: "Using of fast mutexes in WinIb" (openib-windows, November 2005); Linux an
 mthca_allocator.c, hw/mthca/kernel/mt_memory.c; docs/allocation.md.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
 from kernel_proc.memory.mdl import Mdl, allocate_mdl, build_for_nonpaged_pool, free_mdl
 from kernel_proc.scheduling.event import Event
@@ -50,7 +51,9 @@ class Taken(NamedTuple):
 
 
 class Strategy(Protocol):
-    """A way to get memory."""
+    """A way to get memory; nothing longer than `whole_up_to` has to be in one piece."""
+
+    whole_up_to: ClassVar[int]
 
     def take(self, length: int) -> Taken | None:
         """Get whole pages of memory, or None: there is not so much to be had in this way."""
@@ -90,6 +93,7 @@ class CommonBuffers:
 class InOnePiece:
     """One common buffer for all."""
 
+    whole_up_to: ClassVar[int] = sys.maxsize
     __slots__ = ("_buffers",)
 
     def __init__(self, buffers: CommonBuffers) -> None:
@@ -104,6 +108,7 @@ class InOnePiece:
 class PageByPage:
     """A common buffer for each page."""
 
+    whole_up_to: ClassVar[int] = PAGE_SIZE
     __slots__ = ("_buffers",)
 
     def __init__(self, buffers: CommonBuffers) -> None:
@@ -117,6 +122,7 @@ class PageByPage:
 class DirectOrPages:
     """What the hardware's drivers do: in one piece if it is short, page by page if not."""
 
+    whole_up_to: ClassVar[int] = LARGEST_DIRECT
     __slots__ = ("_in_one_piece", "_page_by_page")
 
     def __init__(self, buffers: CommonBuffers) -> None:
@@ -133,6 +139,7 @@ class DirectOrPages:
 class OneOrSmaller:
     """One common buffer; what cannot be had is asked for in halves, in the end page by page."""
 
+    whole_up_to: ClassVar[int] = PAGE_SIZE
     __slots__ = ("_buffers",)
 
     def __init__(self, buffers: CommonBuffers) -> None:
@@ -164,6 +171,7 @@ class PoolAndMdl:
     what driver and HCA share breaks; it is meant to.
     """
 
+    whole_up_to: ClassVar[int] = PAGE_SIZE
     __slots__ = ("_adapter", "_memory", "_processor")
 
     def __init__(
@@ -225,6 +233,7 @@ class PoolAndMdl:
 class KernelPages:
     """Single pages of kernel memory, no common buffers: what event queues lie in."""
 
+    whole_up_to: ClassVar[int] = PAGE_SIZE
     __slots__ = ("_memory",)
 
     def __init__(self, memory: "KernelMemory") -> None:

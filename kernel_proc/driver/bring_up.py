@@ -61,6 +61,10 @@ def bring_up(driver: HcaDriver, on_fatal: Callable[[str], object]) -> None:
     driver.interrupts = interrupts = InterruptDpc(driver, driver.event_queues, on_fatal)
     interrupts.connect()
     _choose_mode(driver)
+    # Not before: its NOP tries the interrupt line.
+    driver.channel.look_for_events = interrupts.look
+    if driver.profile.look_every_ns:
+        interrupts.watch(driver.profile.look_every_ns)
     for number in range(2):
         special = driver.limits.device.reserved_qps - _SPECIAL_QPS + 2 * number
         driver.channel.run(op.CONF_SPECIAL_QP, modifier=special, opmod=number)

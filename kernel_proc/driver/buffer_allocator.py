@@ -96,7 +96,8 @@ class BufferAllocator:
         taken = strategy.take(rounded)
         if taken is None:
             self.refused += 1
-            raise VerbRefused(errno.ENOMEM, VerbReason.OUT_OF_MEMORY, 0, rounded)
+            in_one_piece = PAGE_SIZE < rounded <= strategy.whole_up_to
+            raise VerbRefused(errno.ENOMEM, VerbReason.OUT_OF_MEMORY, int(in_one_piece), rounded)
         if taken.depth:
             self.fallbacks += 1
             self.deepest = max(self.deepest, taken.depth)

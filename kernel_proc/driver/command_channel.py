@@ -4,6 +4,7 @@ Polling mode serves the bring-up: one command at a time, the go bit looked at be
 In event mode up to `max_commands` are outstanding; each has a slot and a token, whose generation
 advances before every use, so that the late completion of a command given up completes no other.
 Mailboxes of a command given up stay out of the pool until its completion comes after all.
+An interrupt may be lost: whoever waits for long has the event queues looked at now and then.
 
 When the HCA is dead every waiting command ends with EIO. Commands that take something back
 (TEARDOWN) then succeed without being sent, as nothing is left to be taken back; all others fail.
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _S: Final = 1_000_000_000
 COMMAND_TIMEOUT_NS: Final = 60 * _S  # of every class: firmware may be starved by doorbells
+_LOOK_NS: Final = _S // 4  # after which a waiting command has the event queues looked at
 _JOURNAL_LENGTH: Final = 4096
 
 TEARDOWN: Final = frozenset(
@@ -78,6 +80,7 @@ class CommandChannel:
         self.mailboxes = Mailboxes(memory)
         self.dead = False
         self.on_fatal: Callable[[str], object] | None = None
+        self.look_for_events: Callable[[], object] | None = None
         where = slice(reg.CATASTROPHIC_OFFSET, reg.CATASTROPHIC_OFFSET + 8 * reg.CATASTROPHIC_WORDS)
         self._error = link.registers[where]
         self.executed: Counter[int] = Counter()
@@ -216,7 +219,13 @@ class CommandChannel:
             slots.release(slot)
 
     def _wait_for_event(self, command: Command, slot: CommandSlot, slots: CommandSlots) -> None:
-        status = slot.done.wait(command.timeout_ns)
+        left_ns = command.timeout_ns
+        status = slot.done.wait(min(left_ns, _LOOK_NS))
+        while status == STATUS_TIMEOUT and slot.pending and left_ns > 0:
+            left_ns -= _LOOK_NS
+            if self.look_for_events is not None:
+                self.look_for_events()
+            status = slot.done.wait(max(0, min(left_ns, _LOOK_NS)))
         if status == STATUS_TIMEOUT and slot.pending:
             slot.pending = False
             slots.abandoned[slot.token] = command.mailboxes()

@@ -41,22 +41,19 @@ if TYPE_CHECKING:
 _LOG_PAGE: Final = PAGE_SIZE.bit_length() - 1
 
 
-class Dm(Resource):
-    """A part of the device memory; `lost` once the HCA may use it although its region is gone."""
+class DeviceMemory:
+    """A part of the device memory, and how often it is open: more than once if imported.
 
-    kind = "DM"
+    `lost` once the HCA may use it although its region is gone.
+    """
 
-    __slots__ = ("buffer", "length", "lost")
+    __slots__ = ("buffer", "length", "lost", "openings")
 
-    def __init__(self, context: "Context", buffer: "QueueBuffer", length: int) -> None:
-        super().__init__(context)
+    def __init__(self, buffer: "QueueBuffer", length: int) -> None:
         self.buffer = buffer
         self.length = length
         self.lost = False
-
-    def destroy(self, driver: "HcaDriver") -> None:
-        """Give the pages back; no region is over them any more."""
-        driver.device_memory.give_back(self.buffer, lost=self.lost)
+        self.openings = 0
 
     def require_range(self, offset: int, length: int) -> None:
         """Refuse with EINVAL what does not lie inside."""
@@ -76,9 +73,29 @@ class Dm(Resource):
         pages = self.buffer.runs
         return [(pages[number][0] + place, size) for number, place, size in _pieces(offset, length)]
 
+
+class Dm(Resource):
+    """An opening of a part of the device memory."""
+
+    kind = "DM"
+
+    __slots__ = ("memory",)
+
+    def __init__(self, context: "Context", memory: DeviceMemory) -> None:
+        super().__init__(context)
+        self.memory = memory
+        memory.openings += 1
+
+    def destroy(self, driver: "HcaDriver") -> None:
+        """Close it, and give the pages back with the last opening; no region is over them then."""
+        memory = self.memory
+        memory.openings -= 1
+        if not memory.openings:
+            driver.device_memory.give_back(memory.buffer, lost=memory.lost)
+
     def attributes(self) -> dict[str, Any]:
-        """Return the length."""
-        return {"length": self.length}
+        """Return the length and how often it is open."""
+        return {"length": self.memory.length, "opened": self.memory.openings}
 
 
 def _pieces(offset: int, length: int) -> "Iterator[tuple[int, int, int]]":
@@ -106,7 +123,7 @@ class DmMr(Mr):
 
     def lose(self, driver: "HcaDriver") -> None:
         """Keep the pages from others: the HCA may go on granting them."""
-        self.dm.lost = True
+        self.dm.memory.lost = True
 
 
 def alloc_dm(driver: "HcaDriver", context: "Context", request: AllocDm, irp: "Irp") -> Object:
@@ -115,20 +132,20 @@ def alloc_dm(driver: "HcaDriver", context: "Context", request: AllocDm, irp: "Ir
     if request.log_align > _LOG_PAGE:
         raise VerbRefused(errno.EINVAL, VerbReason.BAD_DM_ALIGNMENT, request.log_align, _LOG_PAGE)
     buffer = driver.device_memory.take(request.length)
-    return Object(handle=context.add(Dm(context, buffer, request.length)))
+    return Object(handle=context.add(Dm(context, DeviceMemory(buffer, request.length))))
 
 
 def free_dm(driver: "HcaDriver", context: "Context", request: Object, irp: "Irp") -> None:
-    """Free device memory; EBUSY while a region lies over it."""
+    """Close device memory; the last frees it. EBUSY while a region over this opening is there."""
     context.destroy(Dm, request.handle)
 
 
 def copy_to_dm(driver: "HcaDriver", context: "Context", request: DmBytes, irp: "Irp") -> None:
     """Store bytes."""
-    dm = context.find(Dm, request.handle)
-    dm.require_range(request.offset, len(request.data))
+    memory = context.find(Dm, request.handle).memory
+    memory.require_range(request.offset, len(request.data))
     done = 0
-    for piece in dm.pieces(request.offset, len(request.data)):
+    for piece in memory.pieces(request.offset, len(request.data)):
         piece[:] = request.data[done : done + len(piece)]
         done += len(piece)
 
@@ -137,13 +154,13 @@ def copy_from_dm(
     driver: "HcaDriver", context: "Context", request: DmRange, irp: "Irp"
 ) -> DmContents:
     """Load bytes, as many as an answer holds at most."""
-    dm = context.find(Dm, request.handle)
+    memory = context.find(Dm, request.handle).memory
     if request.length > DM_BYTES_AT_ONCE:
         raise VerbRefused(
             errno.EINVAL, VerbReason.OUTSIDE_DEVICE_MEMORY, request.length, DM_BYTES_AT_ONCE
         )
-    dm.require_range(request.offset, request.length)
-    return DmContents(b"".join(map(bytes, dm.pieces(request.offset, request.length))))
+    memory.require_range(request.offset, request.length)
+    return DmContents(b"".join(map(bytes, memory.pieces(request.offset, request.length))))
 
 
 def reg_dm_mr(driver: "HcaDriver", context: "Context", request: RegDmMr, irp: "Irp") -> Registered:
@@ -154,20 +171,20 @@ def reg_dm_mr(driver: "HcaDriver", context: "Context", request: RegDmMr, irp: "I
     if not request.length:
         raise VerbRefused(errno.EINVAL, VerbReason.LENGTH_ZERO)
     pd, dm = context.find(Pd, request.pd), context.find(Dm, request.dm)
-    dm.require_range(request.offset, request.length)
+    dm.memory.require_range(request.offset, request.length)
     context.require_room()
     with context.holding(pd, dm):
         try:
             region = driver.regions.register_pages(
                 context,
-                HeldPages(driver.processor, dm.runs(request.offset, request.length)),
+                HeldPages(driver.processor, dm.memory.runs(request.offset, request.length)),
                 request.offset % PAGE_SIZE,
                 request.length,
                 access=request.access,
                 pdn=pd.pdn,
             )
         except VerbRefused as refusal:
-            dm.lost |= refusal.unanswered
+            dm.memory.lost |= refusal.unanswered
             raise
         mr = DmMr(context, region, request.offset, dm)
         context.add(mr, pd, dm)

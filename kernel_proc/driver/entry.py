@@ -76,7 +76,7 @@ def load(
         driver,
         HCA_CONTROL_DEVICE,
         HCA_DEVICE_TYPE,
-        extension=control_device.HcaControl(extension),
+        extension=control_device.HcaControl(extension, driver.processor),
     )
     extension.start()
     return driver

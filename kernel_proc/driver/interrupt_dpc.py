@@ -2,7 +2,8 @@
 
 The ISR claims the interrupt if the line word moved, looks for a catastrophic error, and queues a
 DPC for each queue with entries. A DPC that has drained for 10 ms queues itself again, so that
-others get their turn; one that finds its queue drained already is harmless.
+others get their turn; one that finds its queue drained already is harmless. Since an interrupt may
+be lost, the queues are looked at now and then without one.
 
 Rules: ISR at DIRQL, DPCs at DISPATCH_LEVEL; nothing waits.
 Spec: WinOFED hw/mthca/kernel/mthca_eq.c (g_max_DPC_time_us); Linux mthca_catas.c.
@@ -19,6 +20,7 @@ from kernel_proc.hca_abi.registers import (
 )
 from kernel_proc.scheduling.dpc import Dpc
 from kernel_proc.scheduling.interrupt import Interrupt
+from kernel_proc.scheduling.timer import Timer
 from shared.live_words import words64
 
 if TYPE_CHECKING:
@@ -65,19 +67,27 @@ class InterruptDpc:
         self._interrupt = Interrupt(processor, self._service)
         self._dpcs = [Dpc(processor, self._drain, queue) for queue in queues]
         self._fatal_dpc = Dpc(processor, self._fatal)
+        self._watch = Timer(processor)
+        self._watch_dpc = Dpc(processor, lambda *_: self.look())
         self.requeued = 0
         self.unknown = 0
+        self.found_by_looking = 0
 
     def connect(self) -> None:
         """Take interrupts from now on, one that came already at once."""
         self._interrupt.connect()
         self._driver.link.line.connect(self._interrupt)
 
+    def watch(self, period_ns: int) -> None:
+        """Look at the queues from time to time, as an interrupt may be lost."""
+        self._watch.set(period_ns, period_ns=period_ns, dpc=self._watch_dpc)
+
     def disconnect(self) -> None:
         """Take no more interrupts; a queued DPC finds nothing."""
         self._driver.link.line.disconnect()
         self._interrupt.disconnect()
-        for dpc in (*self._dpcs, self._fatal_dpc):
+        self._watch.cancel()
+        for dpc in (*self._dpcs, self._fatal_dpc, self._watch_dpc):
             dpc.remove()
 
     def _service(self, interrupt: Interrupt, context: Any) -> bool:
@@ -85,12 +95,25 @@ class InterruptDpc:
         if line == self._seen:
             return False
         self._seen = line
+        self._queue_dpcs()
+        return True
+
+    def _queue_dpcs(self) -> int:
+        """Queue a DPC for each queue with entries, and for an error; how many that are."""
+        count = 0
         if self._error != _NO_ERROR:
-            self._fatal_dpc.insert()
+            count += self._fatal_dpc.insert()
         for queue, dpc in zip(self._queues, self._dpcs, strict=True):
             if queue.has_entry():
-                dpc.insert()
-        return True
+                count += dpc.insert()
+        return count
+
+    def look(self) -> None:
+        """Take entries whose interrupt has not come; <= DISPATCH_LEVEL (Linux mlx5_cmd_eq_recover).
+
+        Whoever waits for long for the end of a command calls it, and the watch.
+        """
+        self.found_by_looking += self._queue_dpcs()
 
     def _drain(self, dpc: Dpc, queue: "EventQueue", *_: Any) -> None:
         clock = self._driver.processor.clock
@@ -141,5 +164,6 @@ class InterruptDpc:
             "requeued": self.requeued,
             "spurious": self._interrupt.spurious,
             "unknown_events": self.unknown,
+            "found_by_looking": self.found_by_looking,
             "queues": {queue.number: queue.inspect() for queue in self._queues},
         }

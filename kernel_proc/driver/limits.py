@@ -21,6 +21,7 @@ class Profile:
     """How large the driver wants its tables, as log2 of the entries but for `uar_pages`.
 
     `share_percent` of a table are one process's at most, and `most_objects` of all kinds.
+    `look_every_ns` apart the event queues are looked at without an interrupt; 0: never.
     """
 
     log_qps: int = 16
@@ -34,6 +35,7 @@ class Profile:
     uar_pages: int = 2048
     share_percent: int = 100
     most_objects: int = 1 << 20
+    look_every_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,22 @@ class Mr(Resource):
         }
 
 
+class ImportedMr(Mr):
+    """A region of another context, by its keys: it ends where it was registered, whoever imports.
+
+    Nothing is held there, so that nobody keeps another from deregistering.
+    """
+
+    __slots__ = ()
+
+    def destroy(self, driver: "HcaDriver") -> None:
+        """Know the keys no more."""
+
+    def require_changeable(self) -> None:
+        """Refuse: who registered it changes it."""
+        raise VerbRefused(errno.EINVAL, VerbReason.REREG_OF_IMPORTED, self.handle)
+
+
 def reg_mr(driver: "HcaDriver", context: "Context", request: RegMr, irp: "Irp") -> Registered:
     """Register memory: WRITE_MTT for each 510 pages, SW2HW_MPT.
 

@@ -40,6 +40,8 @@ _REPLIES: Final[dict[int, type[Any]]] = {
     code.IOCTL_EXPORT_CONTEXT: messages.Object,
     code.IOCTL_IMPORT_CONTEXT: messages.Object,
     code.IOCTL_IMPORT_PD: messages.Object,
+    code.IOCTL_IMPORT_MR: messages.MrImported,
+    code.IOCTL_IMPORT_DM: messages.DmImported,
     code.IOCTL_GET_CA_FATAL_EVENT: messages.Event,
     code.IOCTL_GET_CA_PORT_EVENT: messages.Event,
     code.IOCTL_GET_CQ_COMP_EVENT: messages.Event,

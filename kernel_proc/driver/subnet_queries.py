@@ -31,18 +31,32 @@ class NodeInfo(NamedTuple):
 
 def query_attribute(driver: "HcaDriver", attribute: int, modifier: int, port: int) -> bytes:
     """Get an attribute's 64 bytes; EINVAL if the agent says no."""
-    datagram = mad.SMP_HEAD.pack(
+    return _ask(driver, mad.METHOD_GET, attribute, modifier, port, b"")
+
+
+def set_attribute(
+    driver: "HcaDriver", attribute: int, modifier: int, port: int, data: bytes
+) -> None:
+    """Set an attribute's 64 bytes; EINVAL if the agent says no."""
+    _ask(driver, mad.METHOD_SET, attribute, modifier, port, data)
+
+
+def _ask(
+    driver: "HcaDriver", method: int, attribute: int, modifier: int, port: int, data: bytes
+) -> bytes:
+    head = mad.SMP_HEAD.pack(
         mad.BASE_VERSION,
         mad.CLASS_SUBNET_MANAGEMENT,
         mad.CLASS_VERSION,
-        mad.METHOD_GET,
+        method,
         0,
         0,
         0,
         0,
         attribute,
         modifier,
-    ).ljust(mad.MAD_SIZE, b"\0")
+    )
+    datagram = (head.ljust(mad.SMP_DATA_OFFSET, b"\0") + data).ljust(mad.MAD_SIZE, b"\0")
     answer = driver.channel.run(
         op.MAD_IFC,
         modifier=port,

@@ -56,8 +56,9 @@ QUICK: Final = Plan(
 
 FULL: Final = Plan(
     objects=(
-        *(Object(CQ, length) for length in (KIB, 4 * KIB, 64 * KIB, MIB, 4 * MIB)),
-        *(Object(QP, length) for length in (4 * KIB, 64 * KIB, MIB, 4 * MIB)),
+        # The device has no longer queues than 8 MiB.
+        *(Object(CQ, length) for length in (KIB, 4 * KIB, 64 * KIB, MIB, 4 * MIB, 8 * MIB)),
+        *(Object(QP, length) for length in (4 * KIB, 64 * KIB, MIB, 4 * MIB, 8 * MIB)),
         *(Object(MR, length) for length in (4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)),
     ),
     percents=(0, 1, 5, 25, 50, 75, 90, 95),
@@ -76,10 +77,7 @@ class Contiguity:
     """The experiment; `plans` are the quick one and the full one."""
 
     name = "contiguity"
-    question = (
-        "Does contiguous memory for queues and regions perform better, and what does it take to "
-        "get it as memory fragments?"
-    )
+    question = "Does contiguous memory perform better, and can it be had as memory fragments?"
 
     def __init__(
         self,

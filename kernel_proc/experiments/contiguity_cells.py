@@ -20,7 +20,8 @@ from kernel_proc.driver.hca_driver import HcaDriver
 from kernel_proc.experiments.fragmented_memory import fragment
 from kernel_proc.experiments.sample_figures import in_us
 from kernel_proc.hca.hca_device import HcaDevice
-from kernel_proc.hca.translation import MemoryKey, Translation
+from kernel_proc.hca.memory_key import MemoryKey
+from kernel_proc.hca.translation import Translation
 from kernel_proc.hca_abi.command_opcodes import WRITE_MTT
 from kernel_proc.machine import Machine
 from kernel_proc.scheduling.raised_status import RaisedStatus

@@ -15,17 +15,28 @@ from typing import Any, Final
 from kernel_proc.experiments.dma_methods import (
     COMMON_BUFFER,
     KERNEL,
-    MAP_TRANSFER,
     METHODS,
-    SCATTER_GATHER,
     USER,
     MappedRuns,
     Method,
+    Taken,
     keep_all_map_registers,
 )
-from kernel_proc.experiments.dma_stage import BUFFER_LENGTH, Stage
-from kernel_proc.experiments.experiment import DONE, Progress, Row, run_cell
-from kernel_proc.experiments.sample_figures import listed
+from kernel_proc.experiments.dma_stage import BUFFER_LENGTH, MAP_REGISTERS, Stage
+from kernel_proc.experiments.dma_verdict import (
+    ASTRAY,
+    BY_ADAPTER,
+    LONG,
+    NO_LOW_MEMORY,
+    NO_REGISTERS,
+    ONE_REGISTER,
+    PLENTY,
+    SHORT,
+    STALE,
+    WORKS,
+    tell,
+)
+from kernel_proc.experiments.experiment import Progress, Row, run_cell
 from kernel_proc.machine import Machine
 from kernel_proc.scheduling.irql import (
     APC_LEVEL,
@@ -35,23 +46,12 @@ from kernel_proc.scheduling.irql import (
 )
 from kernel_proc.settings import KernelSettings
 
-WORKS: Final = "works"
-STALE: Final = "stale data"
-ASTRAY: Final = "reaches other memory"
-STOPPED: Final = "bug check"
-
-SHORT: Final = "short"
-LONG: Final = "long"
-
-PLENTY: Final = "free"
-NO_REGISTERS: Final = "no map registers"
-NO_LOW_MEMORY: Final = "no map registers, no memory below 4 GiB"
-
 _LEVELS: Final = (PASSIVE_LEVEL, APC_LEVEL, DISPATCH_LEVEL)
 _FIRST: Final = bytes(range(1, 256)) * 33
 _SECOND: Final = _FIRST[::-1]
 
 Labels = dict[str, Any]
+_SEEN: Final = ("to_device", "from_device", "kept_at_the_end")
 
 
 def _read(stage: Stage, mapped: MappedRuns) -> bytes:
@@ -68,7 +68,7 @@ def _write(stage: Stage, mapped: MappedRuns, data: bytes) -> None:
 def short(stage: Stage, method: Method, owner: str) -> Labels:
     """Move a buffer to the device and another one from it, each through a mapping of its own."""
     first, second = _FIRST[:BUFFER_LENGTH], _SECOND[:BUFFER_LENGTH]
-    taken = method.take(stage, owner)
+    taken = _take(stage, method, owner)
     taken.view[:] = first
     mapped = method.map(stage, taken, True)
     to_device = _read(stage, mapped) == first
@@ -76,13 +76,14 @@ def short(stage: Stage, method: Method, owner: str) -> Labels:
     mapped = method.map(stage, taken, False)
     _write(stage, mapped, second)
     mapped.unmap()
-    return {"to_device": to_device, "from_device": bytes(taken.view) == second}
+    from_device = bytes(taken.view) == second
+    return {**_asked(stage, mapped), "to_device": to_device, "from_device": from_device}
 
 
 def long_term(stage: Stage, method: Method, owner: str) -> Labels:
     """Share a buffer: both write after it was mapped and look before it is unmapped."""
     first, second = _FIRST[:BUFFER_LENGTH], _SECOND[:BUFFER_LENGTH]
-    taken = method.take(stage, owner)
+    taken = _take(stage, method, owner)
     taken.view[:] = bytes(BUFFER_LENGTH)
     mapped = method.map(stage, taken, True)
     taken.view[:] = first
@@ -94,7 +95,23 @@ def long_term(stage: Stage, method: Method, owner: str) -> Labels:
     taken.view[:] = first
     mapped.unmap()
     kept = bytes(taken.view) == first
-    return {"to_device": to_device, "from_device": from_device, "kept_at_the_end": kept}
+    return {
+        **_asked(stage, mapped),
+        "to_device": to_device,
+        "from_device": from_device,
+        "kept_at_the_end": kept,
+    }
+
+
+def _take(stage: Stage, method: Method, owner: str) -> Taken:
+    taken = method.take(stage, owner)
+    stage.adapter_calls = 0
+    return taken
+
+
+def _asked(stage: Stage, mapped: MappedRuns) -> Labels:
+    """Tell what one of the two mappings took: calls of the adapter, and runs for the device."""
+    return {"adapter_calls": stage.adapter_calls // 2, "runs": len(mapped.runs)}
 
 
 _EXCHANGES: Final[Mapping[str, Callable[[Stage, Method, str], Labels]]] = {
@@ -104,13 +121,11 @@ _EXCHANGES: Final[Mapping[str, Callable[[Stage, Method, str], Labels]]] = {
 
 
 def _judge(stage: Stage, seen: Labels) -> Labels:
-    """Say what came of an exchange."""
-    if "result" in seen:
-        return seen
+    """Say what came of an exchange; what was seen of it is in the document only."""
     astray = stage.overwritten or stage.device.aborts
-    works = all(seen.values())
-    result = ASTRAY if astray else WORKS if works else STALE
-    return {**seen, "others_overwritten": stage.overwritten, "result": result}
+    works = all(seen[key] for key in _SEEN if key in seen)
+    outcome = ASTRAY if astray else WORKS if works else STALE
+    return {"outcome": outcome, "seen": {**seen, "others_overwritten": stage.overwritten}}
 
 
 def cells() -> Iterator[Labels]:
@@ -118,8 +133,10 @@ def cells() -> Iterator[Labels]:
     factors = product(METHODS, (KERNEL, USER), _LEVELS, (False, True), (64, 32), (SHORT, LONG))
     for method, owner, irql, verifier, bits, mapping in factors:
         yield _labels(method, owner, irql, verifier, bits, mapping, PLENTY)
-    for method, bits in product((COMMON_BUFFER, MAP_TRANSFER, SCATTER_GATHER), (64, 32)):
+    for method, bits in product(BY_ADAPTER, (64, 32)):
         yield _labels(method, KERNEL, PASSIVE_LEVEL, False, bits, SHORT, NO_REGISTERS)
+    for method, bits, verifier in product(BY_ADAPTER, (64, 32), (False, True)):
+        yield _labels(method, KERNEL, PASSIVE_LEVEL, verifier, bits, SHORT, ONE_REGISTER)
     yield _labels(COMMON_BUFFER, KERNEL, PASSIVE_LEVEL, False, 32, SHORT, NO_LOW_MEMORY)
 
 
@@ -141,10 +158,7 @@ class DmaApi:
     """The experiment; `methods` and `double_buffering` are what it varies, or holds fixed."""
 
     name = "dma-api"
-    question = (
-        "Which way to memory works for a device: common buffer, MapTransfer, scatter/gather list, "
-        "or physical addresses?"
-    )
+    question = "Which way to memory works for a device: for whom, at which IRQL, when verified?"
 
     def __init__(
         self,
@@ -167,11 +181,12 @@ class DmaApi:
         irql = next(level for level in _LEVELS if irql_name(level) == labels["irql"])
 
         def body(machine: Machine) -> Mapping[str, Any]:
-            stage = Stage(machine, labels["bits"], self._double_buffering)
+            registers = 1 if labels["resources"] == ONE_REGISTER else MAP_REGISTERS
+            stage = Stage(machine, labels["bits"], self._double_buffering, registers)
             method = self._methods[labels["method"]]()
 
             def driver() -> Labels:
-                if labels["resources"] != PLENTY:
+                if labels["resources"] in (NO_REGISTERS, NO_LOW_MEMORY):
                     keep_all_map_registers(stage)
                 if labels["resources"] == NO_LOW_MEMORY:
                     stage.use_up_low_memory()
@@ -184,79 +199,11 @@ class DmaApi:
                 stage.close()
 
         settings = KernelSettings(hca=False, seed=1, verifier=labels["verifier"])
-        row = run_cell(labels, body, settings)
-        return row if row["outcome"] == DONE else {**row, "result": STOPPED}
+        return run_cell(labels, body, settings)
 
     def verdict(self, rows: Sequence[Row]) -> str:
         """Say what shares memory under the verifier and without, at which level, and for whom."""
-        return " ".join(
-            (
-                _sharing(rows),
-                _narrow(rows),
-                _levels(rows),
-                _exhausted(rows),
-            )
-        )
-
-
-def _pick(rows: Sequence[Row], **labels: Any) -> list[Row]:
-    wanted = {"resources": PLENTY, **labels}
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
-
-
-def _shared(rows: Sequence[Row], result: str, **labels: Any) -> str:
-    """Return the ways whose long mapping has a result at PASSIVE_LEVEL."""
-    found = _pick(rows, mapping=LONG, irql="PASSIVE_LEVEL", **labels)
-    return listed([row["method"] for row in found if row["result"] == result])
-
-
-def _sharing(rows: Sequence[Row]) -> str:
-    free = _shared(rows, WORKS, buffer=USER, bits=64, verifier=False)
-    user = _shared(rows, WORKS, buffer=USER, bits=64, verifier=True)
-    kernel = _shared(rows, WORKS, buffer=KERNEL, bits=64, verifier=True)
-    stale = _shared(rows, STALE, buffer=KERNEL, bits=64, verifier=True)
-    return (
-        f"A 64-bit device and a user share memory for long by {free}; under DMA verification by "
-        f"{user}. The kernel's is shared there by {kernel}, and stale, without a word, "
-        f"with {stale}."
-    )
-
-
-def _narrow(rows: Sequence[Row]) -> str:
-    labels: Labels = {"buffer": KERNEL, "bits": 32, "verifier": False}
-    return (
-        "A 32-bit device and the kernel, whose memory lies above 4 GiB, share it by "
-        f"{_shared(rows, WORKS, **labels)}; stale: {_shared(rows, STALE, **labels)}; "
-        f"other memory is overwritten: {_shared(rows, ASTRAY, **labels)}."
-    )
-
-
-def _levels(rows: Sequence[Row]) -> str:
-    sentences = []
-    for owner in (KERNEL, USER):
-        by_levels: dict[str, list[str]] = {}
-        for method in METHODS:
-            found = _pick(rows, method=method, buffer=owner, bits=64, mapping=SHORT, verifier=False)
-            levels = [row["irql"] for row in found if row["result"] == STOPPED]
-            by_levels.setdefault(listed(levels), []).append(method)
-        parts = [f"{listed(methods)} at {levels}" for levels, methods in by_levels.items()]
-        sentences.append(f"Bug checks with {owner} memory: {'; '.join(parts)}.")
-    return " ".join(sentences)
-
-
-def _exhausted(rows: Sequence[Row]) -> str:
-    def result(method: str, bits: int, resources: str = NO_REGISTERS) -> str:
-        found = _pick(rows, method=method, bits=bits, resources=resources)
-        return listed([row["result"] for row in found])
-
-    parts = [
-        f"{method} {result(method, 64)} for 64 bits and {result(method, 32)} for 32"
-        for method in (COMMON_BUFFER, MAP_TRANSFER, SCATTER_GATHER)
-    ]
-    return (
-        f"With all map registers taken: {', '.join(parts)}; a common buffer for 32 bits is "
-        f"{result(COMMON_BUFFER, 32, NO_LOW_MEMORY)} once memory below 4 GiB is used up as well."
-    )
+        return tell(rows)
 
 
 DMA_API: Final = DmaApi()

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from kernel_proc.experiments.dma_stage import (
     BUFFER_LENGTH,
-    MAP_REGISTERS,
+    PART,
     REFUSED,
     WAITS,
     NotGiven,
@@ -35,7 +35,7 @@ from kernel_proc.memory.physical_memory import (
 )
 from kernel_proc.scheduling.irql import DISPATCH_LEVEL
 from kernel_proc.scheduling.wait import KERNEL_MODE
-from shared.nt_status import STATUS_SUCCESS
+from shared.nt_status import STATUS_SUCCESS, status_name
 from shared.segment import PAGE_SIZE
 
 KERNEL: Final = "kernel"
@@ -78,6 +78,11 @@ def at_dispatch(stage: Stage, routine: Callable[..., Any], *arguments: Any) -> A
     value = routine(*arguments)
     stage.processor.lower_irql(old)
     return value
+
+
+def _require(status: int, routine: str) -> None:
+    if status != STATUS_SUCCESS:
+        raise NotGiven(REFUSED, f"{routine}: {status_name(status)}")
 
 
 def take_described(stage: Stage, owner: str) -> Taken:
@@ -129,21 +134,22 @@ class MapTransferMethod:
     take = staticmethod(take_described)
 
     def map(self, stage: Stage, taken: Taken, write: bool) -> MappedRuns:
-        """Reserve a map register for each page and map run by run."""
+        """Reserve a map register for each page, if there are so many, and map run by run."""
         mdl, adapter = taken.mdl, stage.adapter
         assert mdl is not None
-        base = self._channel(stage, mdl.page_count)
+        count = min(mdl.page_count, adapter.map_registers)
+        base = self._channel(stage, count)
         start, runs, done = mdl.virtual_address, list[Run](), 0
         while done < BUFFER_LENGTH:
             run = adapter.map_transfer(mdl, base, start + done, BUFFER_LENGTH - done, write)
             if run == NOTHING_MAPPED:
-                raise NotGiven(REFUSED, "MapTransfer maps nothing")
+                raise NotGiven(PART, f"MapTransfer maps {done} of {BUFFER_LENGTH} bytes")
             runs.append(run)
             done += run[1]
 
         def unmap() -> None:
             adapter.flush_adapter_buffers(mdl, base, start, BUFFER_LENGTH, write)
-            at_dispatch(stage, adapter.free_map_registers, base, mdl.page_count)
+            at_dispatch(stage, adapter.free_map_registers, base, count)
 
         return MappedRuns(runs, unmap)
 
@@ -156,7 +162,8 @@ class MapTransferMethod:
             return DEALLOCATE_OBJECT_KEEP_REGISTERS
 
         routine = stage.adapter.allocate_adapter_channel
-        if at_dispatch(stage, routine, object(), count, control) != STATUS_SUCCESS or not bases:
+        _require(at_dispatch(stage, routine, object(), count, control), "AllocateAdapterChannel")
+        if not bases:
             raise NotGiven(WAITS, "AllocateAdapterChannel waits for map registers")
         return bases[0]
 
@@ -171,7 +178,8 @@ class ScatterGatherMethod:
         lists: list[ScatterGatherList] = []
         routine = stage.adapter.get_scatter_gather_list
         status = at_dispatch(stage, routine, taken.mdl, write, lists.append)
-        if status != STATUS_SUCCESS or not lists:
+        _require(status, "GetScatterGatherList")
+        if not lists:
             raise NotGiven(WAITS, "GetScatterGatherList waits for map registers")
         put = stage.adapter.put_scatter_gather_list
         return MappedRuns(lists[0].elements, lambda: at_dispatch(stage, put, lists[0]))
@@ -219,6 +227,6 @@ def keep_all_map_registers(stage: Stage) -> None:
         stage,
         routine,
         object(),
-        MAP_REGISTERS,
+        stage.adapter.map_registers,
         lambda *_: DEALLOCATE_OBJECT_KEEP_REGISTERS,
     )

@@ -10,6 +10,7 @@ Rules: one stage to a machine; `run` from outside it, the rest in a thread.
 import mmap
 import os
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Final
 
 from kernel_proc.devices.bus_master import BusMaster
@@ -29,27 +30,46 @@ from shared.segment import PAGE_SIZE
 
 BUFFER_LENGTH: Final = 2 * PAGE_SIZE
 MAP_REGISTERS: Final = 8
-REFUSED: Final = "refused"
+REFUSED: Final = "is refused"
 WAITS: Final = "waits"
+PART: Final = "maps a part"
 
 _USER_ADDRESS: Final = 0x7F00_0000_0000
 _OTHERS_LENGTH: Final = 64 * PAGE_SIZE
 _OTHERS_BYTE: Final = 0xA5
 _SEGMENT_LENGTH: Final = 2 << 20
+_CALLS: Final = (
+    "allocate_common_buffer",
+    "get_scatter_gather_list",
+    "put_scatter_gather_list",
+    "allocate_adapter_channel",
+    "map_transfer",
+    "flush_adapter_buffers",
+    "free_map_registers",
+)
 
 
 class NotGiven(Exception):
-    """A routine gave nothing (`result` REFUSED), or nothing yet (WAITS)."""
+    """A routine gave nothing (`outcome` REFUSED), nothing yet (WAITS), or not all (PART)."""
 
-    def __init__(self, result: str, why: str) -> None:
+    def __init__(self, outcome: str, why: str) -> None:
         super().__init__(why)
-        self.result = result
+        self.outcome = outcome
 
 
 class Stage:
-    """The machine's parts a driver and its device have to do with."""
+    """The machine's parts a driver and its device have to do with.
 
-    def __init__(self, machine: Machine, bits: int, double_buffering: bool) -> None:
+    `adapter_calls` is how often the driver has called its adapter since it was set to 0.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        bits: int,
+        double_buffering: bool,
+        map_registers: int = MAP_REGISTERS,
+    ) -> None:
         self.processor = processor = machine.processor
         self.bus = Bus(PageFrameAllocator())
         self._lane = InlineLane(processor)
@@ -59,10 +79,13 @@ class Stage:
             processor,
             self.bus,
             self.memory,
-            MAP_REGISTERS,
+            map_registers,
             dma_64_bit_addresses=bits == 64,
             double_buffering=double_buffering,
         )
+        self.adapter_calls = 0
+        for name in _CALLS:
+            setattr(self.adapter, name, self._counted(getattr(self.adapter, name)))
         self.process = KProcess(processor, "program", os.getpid())
         self.process.address_space = space = AddressSpace(self.process, self._lane, bus=self.bus)
         self._arenas = ArenaTable(space, self._lane, MemoryQuota(1 << 30))
@@ -70,6 +93,14 @@ class Stage:
         self._mapping: mmap.mmap | None = None
         self._spare: list[KernelBuffer] = []
         self.user_address = _USER_ADDRESS
+
+    def _counted(self, routine: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(routine)
+        def counted(*arguments: Any) -> Any:
+            self.adapter_calls += 1
+            return routine(*arguments)
+
+        return counted
 
     def prepare(self) -> None:
         """Lay the memory out: others' first, then what the adapter takes, then the user's."""
@@ -110,7 +141,7 @@ class Stage:
         return _OTHERS_LENGTH - bytes(self._others.view).count(_OTHERS_BYTE)
 
     def run(self, irql: int, body: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Run a driver in a thread of the user's process at a level; a refusal is its result."""
+        """Run a driver in a thread of the user's process at a level; a refusal is its outcome."""
         found: dict[str, Any] = {}
 
         def thread() -> None:
@@ -119,7 +150,7 @@ class Stage:
             try:
                 found.update(body())
             except NotGiven as one:
-                found.update(result=one.result, why=str(one))
+                found.update(outcome=one.outcome, seen={"why": str(one)})
             self.processor.lower_irql(old)
 
         one = create_system_thread(self.processor, thread, process=self.process)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kernel_proc.driver.buffer_allocator import DEFAULT_ALLOCATION
 from kernel_proc.experiments import mutex_cells as cells
+from kernel_proc.experiments.control_verbs import CALL_BACK, VERBS
 from kernel_proc.experiments.experiment import DONE, Progress, Row, run_cell
 from kernel_proc.experiments.sample_figures import listed
 from kernel_proc.machine import Machine
@@ -24,7 +25,7 @@ OWN_REQUEST: Final = "wait for a request of its own"
 ONCE_MORE: Final = "take it once more"
 ALONE: Final = "cost, alone"
 CONTENDED: Final = "cost, contended"
-FROM_POOL: Final = f"{cells.CALL_BACK}, memory from pool"
+FROM_POOL: Final = f"{CALL_BACK}, memory from pool"
 
 #: What `cl_mutex` is made of, and whether guarded mutexes are those since Windows 8.
 LOCKS: Final[Mapping[str, tuple[str, bool]]] = {
@@ -32,9 +33,9 @@ LOCKS: Final[Mapping[str, tuple[str, bool]]] = {
     "unsafe fast mutex": ("unsafe fast mutex", False),
     "guarded mutex of Server 2003": ("guarded mutex", False),
     "guarded mutex of Windows 8": ("guarded mutex", True),
-    "mutex": ("mutex", False),
+    "KMUTEX": ("mutex", False),
     "semaphore": ("semaphore", False),
-    "event": ("event", False),
+    "synchronization event": ("event", False),
 }
 
 Do = Callable[[Machine, str], cells.Found]
@@ -44,16 +45,13 @@ class MutexExperiment:
     """The experiment; `allocation` is how the driver gets its memory, `locks` what is tried."""
 
     name = "mutex"
-    question = (
-        "What may a component library's mutex be made of, if drivers call control verbs and wait "
-        "for requests of their own while they hold it?"
-    )
+    question = "What may a library's mutex be made of, if drivers call control verbs inside it?"
 
     def __init__(
         self,
         locks: Mapping[str, tuple[str, bool]] = LOCKS,
         allocation: str = "common-buffer",
-        verbs: Sequence[str] = cells.VERBS,
+        verbs: Sequence[str] = VERBS,
     ) -> None:
         self._locks = locks
         self._allocation = allocation
@@ -89,7 +87,7 @@ class MutexExperiment:
 
     def _from_pool(self, lock: str) -> Row:
         """Try the call-back with a driver that gets its memory from pool, by MDLs."""
-        body = cells.call_verb(cells.CALL_BACK)
+        body = cells.call_verb(CALL_BACK)
         return self._cell(
             lock, FROM_POOL, lambda m, kind: cells.under(m, kind, body), allocation="pool"
         )
@@ -134,22 +132,22 @@ class MutexExperiment:
         stopped = [
             (lock, row)
             for lock in locks
-            if (row := found.get((lock, cells.CALL_BACK, False))) and row["outcome"] != DONE
+            if (row := found.get((lock, CALL_BACK, False))) and row["outcome"] != DONE
         ]
         if not stopped:
-            return f"The {cells.CALL_BACK} works under every lock ({self._allocation})."
+            return f"The {CALL_BACK} works under every lock ({self._allocation})."
         names = listed([f"a {lock}" for lock, _ in stopped])
         _, row = stopped[0]
         lock = stopped[0][0]
         others = [
             what
             for what in self._verbs
-            if what != cells.CALL_BACK and found[lock, what, False]["outcome"] != DONE
+            if what != CALL_BACK and found[lock, what, False]["outcome"] != DONE
         ]
         detail = row.get("bug_check", {}).get("detail", "")
         saved = [lock for lock, _ in stopped if found[lock, FROM_POOL, False]["outcome"] == DONE]
         return (
-            f"Under {names} the {cells.CALL_BACK} ends with {row['outcome']} ({detail}); of the "
+            f"Under {names} the {CALL_BACK} ends with {row['outcome']} ({detail}); of the "
             f"single verbs so do {listed(others)}, the rest work. If the driver gets its memory "
             f"from pool the call-back works under {listed([f'a {lock}' for lock in saved])}."
         )
@@ -176,14 +174,16 @@ def _recursion(found: Mapping[tuple[str, str, bool], Row], locks: list[str]) -> 
 
 
 def _costs(found: Mapping[tuple[str, str, bool], Row], locks: list[str]) -> str:
-    costs = {lock: found[lock, ALONE, False]["emulator_ns"] for lock in locks}
-    least, most = min(costs.values()), max(costs.values())
+    def span(what: str) -> str:
+        costs = [found[lock, what, False]["emulator_ns"] for lock in locks]
+        return f"{min(costs):,} to {max(costs):,} ns"
+
     switches = [found[lock, CONTENDED, False]["switches"] for lock in locks]
     few, many = f"{min(switches):.1f}", f"{max(switches):.1f}"
     turns = few if few == many else f"{few} to {many}"
     return (
         f"In this emulator's own time, which is no hardware's, an acquire and a release take "
-        f"{least} to {most} ns alone; contended they take {turns} thread switches."
+        f"{span(ALONE)} alone; contended {span(CONTENDED)} and {turns} thread switches."
     )
 
 

@@ -26,6 +26,11 @@ from shared.verb_messages import CreateCq, Event, Object
 
 OBJECTS: Final = 4
 KINDS: Final = ("completion", "asynchronous")
+#: The request for an event of each kind.
+GET_CODE: Final = {
+    "completion": codes.IOCTL_GET_CQ_COMP_EVENT,
+    "asynchronous": codes.IOCTL_GET_CQ_ASYNC_EVENT,
+}
 _CQE: Final = 15
 QUEUE_BYTES: Final = 4096
 _SYNDROME: Final = 1

@@ -159,7 +159,7 @@ class OnePath:
 
     def run(self, quick: bool, progress: Progress) -> list[Row]:
         """Measure each way with memory in a row and scattered."""
-        count = 40 if quick else 400
+        count = 300 if quick else 2_000  # so that a short disturbance moves no median
         cells = [
             (way, client, length, longest)
             for length in self._lengths
@@ -205,7 +205,7 @@ class OnePath:
     def verdict(self, rows: Sequence[Row]) -> str:
         """Say what the ways have in common, what each costs, and where one of them fails."""
         done = [row for row in rows if row["outcome"] == DONE]
-        parts = [text for text in (_common(done), _cost(done)) if text]
+        parts = [text for text in (_common(done), _steps(done), _cost(done)) if text]
         failed = [
             f"{row['memory']} {row['length']} B {row['frames']} by the {row['path']} path "
             f"({row['outcome']})"
@@ -230,6 +230,18 @@ def _common(rows: Sequence[Row]) -> str:
         part = 100 * both / sum(lines.values())
         sentences.append(f"{part:.0f} % of {sum(lines.values())} lines by the {way} path")
     return f"Both kinds of memory run {listed(sentences)}." if sentences else ""
+
+
+def _steps(rows: Sequence[Row]) -> str:
+    """Say which steps a user's memory takes by the shared path and a kernel's does not."""
+    taken: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row["path"] == "shared":
+            taken.setdefault(row["memory"], {}).update(dict.fromkeys(row["step_names"]))
+    if set(taken) != {"kernel", "user"}:
+        return ""
+    more = [step for step in taken["user"] if step not in taken["kernel"]]
+    return f"What a user's memory takes more by the shared path: {listed(more)}."
 
 
 def _cost(rows: Sequence[Row]) -> str:

@@ -19,7 +19,13 @@ from kernel_proc.experiments.event_devices import (
     BlockingDevice,
     Middleman,
 )
-from kernel_proc.experiments.notification_clients import OBJECTS, QUEUE_BYTES, Client, KernelCqs
+from kernel_proc.experiments.notification_clients import (
+    GET_CODE,
+    OBJECTS,
+    QUEUE_BYTES,
+    Client,
+    KernelCqs,
+)
 from kernel_proc.io_manager import wdm
 from kernel_proc.io_manager.system_services import (
     DeviceControlRequest,
@@ -43,10 +49,6 @@ _BLOCKING: Final = "blocking"
 _CQE: Final = 15
 _ANY: Final = 0
 _PENDED: Final = 2
-_GET_CODE: Final = {
-    "completion": codes.IOCTL_GET_CQ_COMP_EVENT,
-    "asynchronous": codes.IOCTL_GET_CQ_ASYNC_EVENT,
-}
 
 
 class Overlapped(Client):
@@ -132,7 +134,7 @@ class PendedIrps(Overlapped):
         return [
             DeviceControlRequest(
                 self._handle,
-                _GET_CODE[self.kind],
+                GET_CODE[self.kind],
                 encode(Object(_ANY)),
                 output_length=VERB_OUTPUT_LENGTH,
                 output_inline=True,

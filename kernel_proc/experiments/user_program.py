@@ -12,7 +12,9 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+from kernel_proc.clients.ib_nt_statuses import nt_status_of
 from kernel_proc.driver.context import Context
+from kernel_proc.driver.ib_statuses import status_of
 from kernel_proc.io_manager.irp_flags import GENERIC_READ, GENERIC_WRITE
 from kernel_proc.io_manager.system_services import (
     DeviceControlRequest,
@@ -23,7 +25,7 @@ from kernel_proc.machine import Machine
 from kernel_proc.scheduling.kthread import KThread, create_user_thread
 from kernel_proc.scheduling.raised_status import RaisedStatus
 from shared.message_codec import Message, decode, encode
-from shared.nt_status import STATUS_INVALID_DEVICE_REQUEST, STATUS_SUCCESS
+from shared.nt_status import STATUS_SUCCESS
 from shared.verb_codes import VERB_NAMES, VERB_OUTPUT_LENGTH, VERB_RESULT
 
 _ACCESS: Final = GENERIC_READ | GENERIC_WRITE
@@ -98,7 +100,7 @@ class UserProgram:
         number, reason, *_ = VERB_RESULT.unpack_from(output)
         if number:
             text = f"{VERB_NAMES[code]} was refused: errno {number}, reason {reason}"
-            raise RaisedStatus(STATUS_INVALID_DEVICE_REQUEST, text)
+            raise RaisedStatus(nt_status_of(status_of(number, reason)), text)
         rest = output[VERB_RESULT.size :]
         return decode(rest) if rest else None
 

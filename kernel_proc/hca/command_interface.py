@@ -101,7 +101,7 @@ class CommandInterface:
             busy = self._accept_posted()
         if self._words[_CONTROL] & _GO and self._polled is None:
             busy |= self._accept()
-        if not self._lane and not self._events:
+        if not (self._lane or self._events):
             return busy
         now = self._tables.clock_ns()
         if self._lane and now >= self._due_ns:

@@ -10,22 +10,21 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from kernel_proc.hca.cq_entries import move_entries, remove_entries
 from kernel_proc.hca.doorbell_pages import DoorbellPage
 from kernel_proc.hca.event_table import EventTable
 from kernel_proc.hca.queue_buffer import QueueBuffer
 from kernel_proc.hca_abi import contexts as abi
 from kernel_proc.hca_abi.event_entries import CQ_ACCESS_VIOLATION, CQ_OVERRUN
-from shared import doorbell_layout
+from shared.arm_words import asks_for_any
 from shared.cqe_layout import CQE, CQE_SIZE, CQE_VALID_WORD
+from shared.doorbell_layout import INDEX_MASK
 from shared.live_words import publish_fence
 
 _ENTRY_SHIFT: Final = CQE_SIZE.bit_length() - 1
-_ARM_INDEX: Final = doorbell_layout.INDEX_MASK
 _pack_entry: Final = CQE.pack_into
-# The same for an entry with qpn, wqe_index, byte_len, opcode, is_send and timestamp alone.
-_SENT: Final = struct.Struct("<III8xB2xB16xQ8x")
-_pack_sent: Final = _SENT.pack_into
-SWEPT_QPN: Final = 0  # of an entry that was removed where it lies
+# The same with qpn, wqe_index, byte_len, src_qp, opcode, is_send and timestamp alone.
+_pack_plain: Final = struct.Struct("<III4xIB2xB16xQ8x").pack_into
 
 DISARMED: Final = 0
 ARMED_SOLICITED: Final = 1
@@ -155,8 +154,10 @@ class CompletionQueue:
             self._fire()
         return True
 
-    def add_sent(self, qpn: int, wqe_index: int, opcode: int, byte_len: int) -> bool:
-        """Do what `add` does for a send entry that ended well: the most frequent one."""
+    def add_plain(
+        self, qpn: int, wqe_index: int, byte_len: int, src_qp: int, opcode: int, is_send: int
+    ) -> bool:
+        """Do what `add` does where all else is 0: a request that ended well, as most do."""
         producer = self.producer
         if self.dead or (producer - self.consumer >= self.mask and not self._has_room()):
             self.lost += 1
@@ -168,9 +169,9 @@ class CompletionQueue:
         number, place = 0, (producer & self.mask) << _ENTRY_SHIFT
         if not buffer.single:
             number, place = buffer.locate(place)
-        _pack_sent(
-            buffer.pages[number], place, qpn, wqe_index & 0xFFFFFFFF, byte_len, opcode, 1,
-            self._clock_ns(),
+        _pack_plain(
+            buffer.pages[number], place, qpn, wqe_index & 0xFFFFFFFF, byte_len, src_qp, opcode,
+            is_send, self._clock_ns(),
         )  # fmt: skip
         producer += 1
         publish_fence()
@@ -185,11 +186,12 @@ class CompletionQueue:
         word = self.page.index(self.context.arm_slot)
         if word is None or word == self.last_arm or self.dead:
             return
-        self.armed = max(self.armed, _wanted(word, self.last_arm))
+        wanted = ARMED if asks_for_any(word, self.last_arm) else ARMED_SOLICITED
+        self.armed = max(self.armed, wanted)
         self.last_arm = word
         self.arms += 1
         newest = self.producer if self.armed == ARMED else self.solicited
-        if newest > word & _ARM_INDEX:
+        if newest > word & INDEX_MASK:
             # Of what had been stored by then, that may be which its owner polled since.
             self._read_consumer()
             if newest > self.consumer:
@@ -214,18 +216,7 @@ class CompletionQueue:
         positions = self.unpolled()
         if positions is None:
             positions = range(max(0, self.producer - self.mask - 1), self.producer)
-        swept = 0
-        position = positions.start
-        while position < positions.stop and self.buffer.alive:
-            entries = _contiguous(self.buffer, position, self.mask)
-            count = min(len(entries) >> _ENTRY_SHIFT, positions.stop - position)
-            names = entries[: count << _ENTRY_SHIFT].cast("I")[:: CQE_SIZE // 4]
-            for index, name in enumerate(names.tolist()):
-                if name == qpn:
-                    names[index] = SWEPT_QPN
-                    swept += 1
-            position += count
-        return swept
+        return remove_entries(self.buffer, self.mask, positions, qpn)
 
     def resize(self, context: abi.CqContext, buffer: QueueBuffer) -> bool:
         """Move what is not polled into another buffer, in order; False if it does not fit.
@@ -237,13 +228,7 @@ class CompletionQueue:
         positions = self.unpolled()
         if positions is None or len(positions) > mask:
             return False
-        position = positions.start
-        while position < positions.stop:
-            source = _contiguous(self.buffer, position, self.mask)
-            target = _contiguous(buffer, position, mask)
-            length = min(len(source), len(target), (positions.stop - position) << _ENTRY_SHIFT)
-            target[:length] = source[:length]
-            position += length >> _ENTRY_SHIFT
+        move_entries(self.buffer, self.mask, buffer, mask, positions)
         self.buffer.close()
         self.buffer = buffer
         self.mask = mask
@@ -304,25 +289,3 @@ class CompletionQueue:
         self.armed = DISARMED
         self.fired = True
         self._events.completion(self.context.completion_eq, self.number)
-
-
-def _wanted(word: int, last_seen: int) -> int:
-    """Return what the arms since the last one seen ask for together: the widest of them."""
-    if not word & doorbell_layout.ARM_SOLICITED:
-        return ARMED
-    most = doorbell_layout.ARM_ANY_AGE_MASK
-    age = word >> doorbell_layout.ARM_ANY_AGE_SHIFT & most
-    sequences = doorbell_layout.ARM_SEQUENCE_MASK
-    now, before = (
-        one >> doorbell_layout.ARM_SEQUENCE_SHIFT & sequences for one in (word, last_seen)
-    )
-    unseen = (now - before) % sequences
-    # An age at its most may be more; then rather an event too many than one too few.
-    return ARMED if age and age < unseen else ARMED_SOLICITED
-
-
-def _contiguous(buffer: QueueBuffer, position: int, mask: int) -> memoryview:
-    """View the entries from a position on that lie behind each other in memory."""
-    number, place = buffer.locate((position & mask) << _ENTRY_SHIFT)
-    room = (mask + 1 - (position & mask)) << _ENTRY_SHIFT
-    return buffer.pages[number][place : place + room]

@@ -23,6 +23,7 @@ _RING_MASK: Final = layout.RING_ENTRIES - 1
 _RING_ENTRIES: Final = layout.RING_ENTRIES
 _RUNG: Final = layout.RUNG_WORD
 _RING: Final = layout.RING_WORD
+_SCANNING: Final = -1  # no word is this, so a page whose slots are being looked at is not passed by
 
 
 class Rung(Protocol):
@@ -35,7 +36,9 @@ class Rung(Protocol):
 class DoorbellPage:
     """One session's segment; `queues` by kind and slot, as an entry of the ring names them.
 
-    `ready` and `in_circle` are the engine's: the session's queues that have something to do.
+    `seen` is how often it had rung when it was last looked at; while slots of a scan still wait,
+    `_SCANNING`, and `scanned_at` is where it goes on. `ready` and `in_circle` are the engine's: the
+    session's queues that have something to do.
     """
 
     __slots__ = (
@@ -44,6 +47,7 @@ class DoorbellPage:
         "queues",
         "ready",
         "rings",
+        "scanned_at",
         "scans",
         "seen",
         "unknown",
@@ -55,7 +59,7 @@ class DoorbellPage:
         self.number = number
         self.words: memoryview | None = words64(view)
         self.queues: dict[int, Rung] = {}
-        self.seen = self.words[layout.RUNG_WORD]
+        self.seen = self.scanned_at = self.words[layout.RUNG_WORD]
         self.waiting: deque[Rung] = deque()
         self.ready: deque[WorkQueue] = deque()
         self.in_circle = False
@@ -63,39 +67,28 @@ class DoorbellPage:
         self.scans = 0
         self.unknown = 0
 
-    def serve(self) -> bool:
-        """Look at some of what was rung; say whether there was anything."""
-        words = self.words
-        if words is None:
-            return False
-        if self.waiting:
-            for _ in range(min(_ENTRIES_A_TURN, len(self.waiting))):
-                self.waiting.popleft().rung()
-            return True
+    def serve(self, words: memoryview) -> None:
+        """Look at some of what was rung, if anything was; `words` are the segment's."""
         seen = self.seen
+        if seen == _SCANNING:
+            self._go_on_scanning()
+            return
+        count = (words[_RUNG] - seen) & _WORD_MASK
+        if count != 1:
+            self._read_ring(words, seen, count)
+            return
+        entry = words[_RING + (seen & _RING_MASK)]
         rung = words[_RUNG]
-        if rung == seen:
-            return False
-        count = (rung - seen) & _WORD_MASK
-        if count == 1:
-            entry = words[_RING + (seen & _RING_MASK)]
-            rung = words[_RUNG]
-            if (rung - seen) & _WORD_MASK >= _RING_ENTRIES:
-                self._scan(rung)
-                return True
-            self.seen = (seen + 1) & _WORD_MASK
-            self.rings += 1
-            queue = self.queues.get(entry)
-            if queue is not None:
-                queue.rung()
-            else:
-                self.unknown += 1
-            return True
-        if count >= layout.RING_ENTRIES:
+        if (rung - seen) & _WORD_MASK >= _RING_ENTRIES:
             self._scan(rung)
-            return True
-        self._read_ring(words, seen, min(count, _ENTRIES_A_TURN))
-        return True
+            return
+        self.seen = (seen + 1) & _WORD_MASK
+        self.rings += 1
+        queue = self.queues.get(entry)
+        if queue is not None:
+            queue.rung()
+        else:
+            self.unknown += 1
 
     def index(self, slot: int) -> int | None:
         """Read the index word of a slot that exists; None when the session is gone."""
@@ -111,7 +104,7 @@ class DoorbellPage:
     def inspect(self) -> dict[str, object]:
         """Return what was seen and counted."""
         return {
-            "seen": self.seen,
+            "seen": self.scanned_at if self.seen == _SCANNING else self.seen,
             "queues": len(self.queues),
             "rings": self.rings,
             "scans": self.scans,
@@ -119,13 +112,16 @@ class DoorbellPage:
         }
 
     def _read_ring(self, words: memoryview, seen: int, count: int) -> None:
+        if count >= _RING_ENTRIES:
+            self._scan((seen + count) & _WORD_MASK)
+            return
         first = seen & _RING_MASK
-        start = layout.RING_WORD + first
-        count = min(count, layout.RING_ENTRIES - first)
+        start = _RING + first
+        count = min(count, _ENTRIES_A_TURN, _RING_ENTRIES - first)
         entries = words[start : start + count].tolist()
         # The entries are good only if the ring did not come round while they were read.
-        rung = words[layout.RUNG_WORD]
-        if (rung - seen) & _WORD_MASK >= layout.RING_ENTRIES:
+        rung = words[_RUNG]
+        if (rung - seen) & _WORD_MASK >= _RING_ENTRIES:
             self._scan(rung)
             return
         self.seen = (seen + count) & _WORD_MASK
@@ -139,9 +135,17 @@ class DoorbellPage:
                 self.unknown += 1
 
     def _scan(self, rung: int) -> None:
-        self.seen = rung
+        """Look at every slot, from the next turn on: where the ring was read is not known."""
+        self.seen = _SCANNING
+        self.scanned_at = rung
         self.scans += 1
         self.waiting.extend(self.queues.values())
+
+    def _go_on_scanning(self) -> None:
+        for _ in range(min(_ENTRIES_A_TURN, len(self.waiting))):
+            self.waiting.popleft().rung()
+        if not self.waiting:
+            self.seen = self.scanned_at
 
 
 class DoorbellPages:
@@ -149,7 +153,8 @@ class DoorbellPages:
 
     def __init__(self) -> None:
         self.pages: Final[dict[int, DoorbellPage]] = {}
-        self._all: tuple[DoorbellPage, ...] = ()  # the same, to go through them
+        # The same with their words, to go through them.
+        self._all: tuple[tuple[DoorbellPage, memoryview], ...] = ()
 
     def add(self, number: int, view: memoryview) -> None:
         """Take a session's segment."""
@@ -158,33 +163,32 @@ class DoorbellPages:
         if len(view.cast("B")) < layout.SEGMENT_LENGTH:
             raise ValueError("a doorbell segment is too short")
         self.pages[number] = DoorbellPage(number, view)
-        self._all = tuple(self.pages.values())
+        self._list_all()
 
     def remove(self, number: int) -> None:
         """Forget a session's segment."""
         page = self.pages.pop(number, None)
         if page is not None:
             page.close()
-            self._all = tuple(self.pages.values())
+            self._list_all()
+
+    def _list_all(self) -> None:
+        self._all = tuple(
+            (page, page.words) for page in self.pages.values() if page.words is not None
+        )
 
     def serve(self) -> bool:
         """Give each session one turn; say whether any had something."""
         busy = False
-        for page in self._all:
-            words = page.words
-            if words is not None and (words[_RUNG] != page.seen or page.waiting):
-                busy |= page.serve()
+        for page, words in self._all:
+            if words[_RUNG] != page.seen:
+                page.serve(words)
+                busy = True
         return busy
 
     def rung_beside(self, page: DoorbellPage) -> bool:
         """Say whether another session than this one has something to serve."""
-        for other in self._all:
-            words = other.words
-            if words is None or other is page:
-                continue
-            if words[_RUNG] != other.seen or other.waiting:
-                return True
-        return False
+        return any(words[_RUNG] != other.seen for other, words in self._all if other is not page)
 
     def claim(self, page: DoorbellPage, kind: int, slot: int, queue: Rung) -> bool:
         """Let a queue have a slot; False if it is another's."""

@@ -54,7 +54,7 @@ class EventTable:
         self.raised = False
         self.written = 0
         self.without_queue = 0
-        self._stuck: dict[int, EventQueue] = {}
+        self.stuck: Final[dict[int, EventQueue]] = {}  # in which events wait for room
 
     def insert(self, queue: EventQueue) -> None:
         """Give a queue to the hardware."""
@@ -64,7 +64,7 @@ class EventTable:
         """Take a queue back to software; events that waited for room in it are lost with it."""
         queue = self.queues[number]
         self.queues[number] = None
-        self._stuck.pop(number, None)
+        self.stuck.pop(number, None)
         if queue is not None:
             queue.buffer.close()
         return queue
@@ -114,15 +114,10 @@ class EventTable:
         kind = eqe.EVENT_LOCAL_CATASTROPHIC
         self._post(self.map[kind], _entry(kind, 0, b""))
 
-    @property
-    def stuck(self) -> bool:
-        """Whether events wait for room."""
-        return bool(self._stuck)
-
     def retry(self) -> bool:
         """Write what waited for room; say whether anything could be written."""
         before = self.written
-        for queue in list(self._stuck.values()):
+        for queue in list(self.stuck.values()):
             if not queue.buffer.alive:
                 self.without_queue += len(queue.waiting)
                 queue.waiting.clear()
@@ -131,7 +126,7 @@ class EventTable:
                 del queue.waiting[entry]
                 self._write(queue, entry)
             if not queue.waiting:
-                del self._stuck[queue.number]
+                del self.stuck[queue.number]
         return self.written != before
 
     def inspect(self) -> dict[str, object]:
@@ -165,7 +160,7 @@ class EventTable:
         if queue.waiting or not self._has_room(queue):
             queue.fulls += not queue.waiting
             queue.waiting[entry] = None
-            self._stuck[queue.number] = queue
+            self.stuck[queue.number] = queue
             return
         self._write(queue, entry)
 

@@ -124,7 +124,7 @@ class HcaDevice:
             if rounds.circle:
                 busy = True
                 for _ in range(_TURNS_A_ROUND):
-                    if not rounds.turn() or rounds.long_turn:
+                    if not rounds.turn() or rounds.long_turn or not rounds.circle:
                         break
             if events.stuck:
                 busy |= events.retry()

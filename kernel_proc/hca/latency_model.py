@@ -132,7 +132,7 @@ def _read_file(path: str) -> dict[str, Spread]:
         raise LatencyModelError(f"the latency model {path!r} cannot be read: {error}") from error
     base = tables.pop("base", "none")
     if base not in ("none", "plausible"):
-        raise LatencyModelError(f"the base of a latency model cannot be {base!r}")
+        raise LatencyModelError(f"{path}: the base is none or plausible, not {base!r}")
     spreads = dict(PLAUSIBLE) if base == "plausible" else {}
     for group, table in tables.items():
         if group not in PLAUSIBLE:

@@ -132,7 +132,8 @@ class Management:
         sm_lid = _U16.unpack_from(data, mad.PORT_INFO_SM_LID)[0]
         state = data[mad.PORT_INFO_SPEED_SUPPORTED_STATE] & 0xF
         known_state = state in (0, ports.DOWN, ports.ACTIVE)  # 0: no change
-        if not known_state or not _is_unicast(lid) or not _is_unicast(sm_lid):
+        known_manager = sm_lid == ports.NO_LID or _is_unicast(sm_lid)
+        if not known_state or not _is_unicast(lid) or not known_manager:
             raise _BadValue
         port.set_gid_prefix(_U64.unpack_from(data, mad.PORT_INFO_GID_PREFIX)[0])
         port.set_lid(lid, sm_lid, data[mad.PORT_INFO_ACTIVE_MTU_SM_SL] & 0xF)

@@ -8,7 +8,7 @@ Spec: IBA vol. 1, 10.6.7; docs/memory-windows.md.
 
 from typing import Final
 
-from kernel_proc.hca.translation import MemoryKey
+from kernel_proc.hca.memory_key import MemoryKey
 from kernel_proc.hca_abi import contexts as abi
 
 _NO_PD: Final = 1 << 24  # which no queue pair is in

@@ -2,7 +2,8 @@
 
 All ports are joined by one subnet: what is sent goes to the port whose LID it names.
 
-There is no subnet manager: ports have their LIDs from the start and come up ACTIVE.
+There is no subnet manager: ports have their LIDs from the start, come up ACTIVE, and name no LID
+at which one would answer.
 
 Spec: IBA vol. 1, 14.2.5.6 (PortInfo), 10.9 (P_Keys).
 """
@@ -25,7 +26,7 @@ WIDTH_4X: Final = 2
 SPEED_DDR: Final = 2
 DEFAULT_PKEY: Final = 0xFFFF
 LINK_LOCAL_PREFIX: Final = 0xFE80 << 48
-SM_LID: Final = 1
+NO_LID: Final = 0
 FIRST_UNICAST_LID: Final = 1
 LAST_UNICAST_LID: Final = 0xBFFF
 PERMISSIVE_LID: Final = 0xFFFF
@@ -46,7 +47,7 @@ class Port:
         self.state = DOWN
         self.mtu = max_mtu
         self.lid = number
-        self.sm_lid = SM_LID
+        self.sm_lid = NO_LID
         self.sm_sl = 0
         self.lmc = 0
         self.capabilities = _CAPABILITIES

@@ -8,7 +8,8 @@ access is a BufferGone.
 from typing import Final
 
 from kernel_proc.hca.device_memory import BusError, DeviceMemory
-from kernel_proc.hca.translation import MemoryKey, Translation, TranslationFault
+from kernel_proc.hca.memory_key import MemoryKey, TranslationFault
+from kernel_proc.hca.translation import Translation
 from kernel_proc.hca_abi.registers import SEGMENT_SHIFT
 
 _ONE_PAGE_SHIFT: Final = 62

@@ -15,6 +15,7 @@ from kernel_proc.io_manager.file_object import FileObject
 from kernel_proc.io_manager.irp import Irp
 from kernel_proc.io_manager.irp_flags import EVENT_MODIFY_STATE, IRP_MJ_DEVICE_CONTROL
 from kernel_proc.io_manager.request import DeviceControlRequest
+from kernel_proc.io_manager.stack_location import IoStackLocation
 from kernel_proc.io_manager.thread_irps import wait_for_irp
 from kernel_proc.scheduling.event import Event
 from kernel_proc.scheduling.raised_status import RaisedStatus
@@ -170,25 +171,16 @@ def _issue(
     irp.thread = thread
     irp.request = request
     irp.user_event = event
-    code = request.control_code
     location = irp.stack[irp.current_location - 1]
     location.major_function = IRP_MJ_DEVICE_CONTROL
     location.output_buffer_length = request.output_length
     location.input_buffer_length = request.input_length
-    location.io_control_code = code
+    location.io_control_code = request.control_code
     location.file_object = file
     # 8. The buffers.
-    try:
-        status = PREPARE[code & 3](process, request, irp, location)
-    except RaisedStatus as fault:
-        status = fault.status
-    except MemoryError:
-        status = STATUS_INSUFFICIENT_RESOURCES
+    status = _prepare(process, request, irp, location)
     if status or thread.terminating or request.given_up:
-        _undo(irp)
-        if thread.terminating:
-            return status or STATUS_THREAD_IS_TERMINATING
-        return status or STATUS_CANCELLED
+        return _undo(irp, thread, status)
     if trace.enabled:
         trace.record(BUFFERS_READY, request.trace_id)
     # 9. To the driver.
@@ -211,8 +203,20 @@ def _issue(
     return status
 
 
-def _undo(irp: Irp) -> None:
+def _prepare(
+    process: "KProcess", request: DeviceControlRequest, irp: Irp, location: IoStackLocation
+) -> int:
+    try:
+        return PREPARE[request.control_code & 3](process, request, irp, location)
+    except RaisedStatus as fault:
+        return fault.status
+    except MemoryError:
+        return STATUS_INSUFFICIENT_RESOURCES
+
+
+def _undo(irp: Irp, thread: "KThread", status: int) -> int:
     # Nothing has been sent: pages unlocked, quota returned, IRP freed.
     if irp.mdl_address is not None:
         unlock_mdls(irp)
     retire_irp(irp)
+    return status or (STATUS_THREAD_IS_TERMINATING if thread.terminating else STATUS_CANCELLED)

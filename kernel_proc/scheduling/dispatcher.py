@@ -24,13 +24,15 @@ from kernel_proc.scheduling.pending import APC_REQUESTED, RESCHEDULE_REQUESTED
 from kernel_proc.scheduling.ready_queue import ReadyQueue
 from kernel_proc.scheduling.stuck_threads import describe_stuck, describe_waiting
 from kernel_proc.scheduling.timer_queue import TimerQueue
+from shared.clock import now_ns
 
 if TYPE_CHECKING:
     from kernel_proc.scheduling.interrupt_line import InterruptLine
     from kernel_proc.scheduling.kthread import KThread
     from kernel_proc.scheduling.processor import Processor
 
-_SOURCES_EVERY: Final = 64  # passes between two looks at the sources while busy
+#: Time between two looks at the sources while busy. Not passes: one may take milliseconds.
+LOOK_EVERY_NS: Final = 500_000
 _UNWINDINGS: Final = 8  # waits that the clean-up of a stack at the machine's end may begin
 _NO_LINE: Final = memoryview(bytes(8)).cast("Q")  # never raised
 
@@ -63,9 +65,10 @@ class Dispatcher:
 
     __slots__ = (
         "__weakref__",
+        "_clock_ns",
         "_greenlet",
         "_leave",
-        "_next_look",
+        "_look_at_ns",
         "_pool",
         "_posted",
         "_processor",
@@ -103,10 +106,12 @@ class Dispatcher:
         self.looping = False
         self.stopping = False
         self.passes = 0
-        self._next_look = _SOURCES_EVERY
         self.switches = 0
         virtual = isinstance(processor.clock, VirtualClock)
         self.idle: Idle = VirtualIdle() if virtual else PollerIdle()
+        # The clock itself where it is the machine's: its time is asked for in every busy pass.
+        self._clock_ns = processor.clock.now_ns if virtual else now_ns
+        self._look_at_ns = 0
 
     # Called by threads
 
@@ -165,7 +170,7 @@ class Dispatcher:
 
         For long work in the kernel, between two pieces of some milliseconds.
         """
-        self._next_look = 0
+        self._look_at_ns = 0
         self.yield_execution()
 
     def maybe_end_quantum(self) -> None:
@@ -210,12 +215,14 @@ class Dispatcher:
         if self.looping:
             raise RuntimeError("the dispatcher runs already: kernel code waits, it does not run it")
         self.looping = True
+        clock_ns = self._clock_ns
         try:
             while not finished():
                 if not self._pass():
                     self._be_idle()
-                elif self.passes >= self._next_look:
-                    self._next_look = self.passes + _SOURCES_EVERY
+                    self._look_at_ns = clock_ns() + LOOK_EVERY_NS
+                elif (now := clock_ns()) >= self._look_at_ns:
+                    self._look_at_ns = now + LOOK_EVERY_NS
                     self.idle.look()
         finally:
             self.looping = False

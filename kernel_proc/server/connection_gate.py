@@ -10,7 +10,8 @@ have not been judged: with as many descriptors in reserve, accept always finds o
 
 Nor does libzmq bound a message that is not finished: its frames are, their number is not. When
 the kernel's own memory passes a limit that nothing else can bring it to, whoever keeps sending
-loses the connection, and its process its sessions. What that leaves is given back to the system.
+without finishing a message loses the connection, and its process its sessions; when nobody does,
+who holds it is found by trying. What that leaves is given back to the system.
 
 Rules: an OS thread of its own; a connection is judged through a duplicate of its descriptor, which
 cannot come to mean another one meanwhile.
@@ -32,6 +33,7 @@ from typing import Any, Final
 import zmq
 
 from kernel_proc.server.process_memory import give_back_unused, machine_bytes, private_bytes
+from kernel_proc.server.unfinished_messages import FinishedMessages, Suspects
 
 #: Events libzmq queues before it waits: its own bound for a monitor, and one here.
 AHEAD: Final = 1001
@@ -75,9 +77,17 @@ class ConnectionGate:
         self._owners: dict[int, int] = {}  # processes, by descriptor
         self._held: Counter[int] = Counter()
         self._thread: threading.Thread | None = None
+        self._finished = FinishedMessages()
+        self._suspects = Suspects()
 
-    def watch(self, context: "zmq.Context[zmq.Socket[bytes]]", router: Any) -> None:
-        """Begin; before the ROUTER is bound. Ends with the context."""
+    def watch(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        router: Any,
+        finished: FinishedMessages,
+    ) -> None:
+        """Begin; before the ROUTER is bound, which tells in `finished`. Ends with the context."""
+        self._finished = finished
         router.monitor(_ADDRESS, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         events = context.socket(zmq.PAIR)
         events.setsockopt(zmq.RCVHWM, 1)
@@ -153,18 +163,43 @@ class ConnectionGate:
             if self._somebody_left and private_bytes() > _TRIM_ABOVE:
                 self._somebody_left = False
                 give_back_unused()
-            if private_bytes() > self._flood_bytes:
-                self._stop_floods()
+            if self._suspects.has_been_cut:
+                self._judge_suspect()
+            if private_bytes() <= self._flood_bytes:
+                self._suspects.clear()
+            elif not self._stop_floods():
+                self._cut_next_suspect()
 
-    def _stop_floods(self) -> None:
+    def _stop_floods(self) -> bool:
+        """End who is sending without end; True if somebody was."""
         seen: Counter[int] = Counter()
+        came: list[int] = []
+        self._finished.senders = came
         for _ in range(_SAMPLES):
             seen.update(descriptor for descriptor in self._owners if _has_input(descriptor))
             time.sleep(_SAMPLE_SECONDS)
-        for pid in {self._owners[one] for one, times in seen.items() if times > 1}:
-            self.floods += 1
+        self._finished.senders = None
+        floods = {one for one, times in seen.items() if times > 1} - set(came)
+        for pid in {self._owners[one] for one in floods}:
+            self._end_flood(pid)
+        return bool(floods)
+
+    def _judge_suspect(self) -> None:
+        give_back_unused()
+        holder = self._suspects.holder(private_bytes())
+        if holder is not None:
+            self._end_flood(holder)
+
+    def _cut_next_suspect(self) -> None:
+        # The latest first: most of the others have been there for long without harm.
+        pid = self._suspects.next(reversed(self._owners.values()), private_bytes())
+        if pid is not None:
             self._turn_out(pid)
-            self._on_flood(pid)
+
+    def _end_flood(self, pid: int) -> None:
+        self.floods += 1
+        self._turn_out(pid)
+        self._on_flood(pid)
 
     def _turn_away(self, connection: socket.socket) -> None:
         # The socket's own thread finds the end of the connection, and closes it.

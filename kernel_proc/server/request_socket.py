@@ -21,6 +21,7 @@ import zmq
 
 from kernel_proc.server.answers import FULL, GONE, SENT
 from kernel_proc.server.connection_gate import ConnectionGate
+from kernel_proc.server.unfinished_messages import FinishedMessages
 from shared.envelope import MAX_PAYLOAD
 
 #: Messages taken in one go; more would keep other sources, and the threads, waiting.
@@ -39,6 +40,7 @@ _BACKLOG: Final = 1024
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _SNDMORE: Final = int(zmq.SNDMORE | zmq.DONTWAIT)
 _EVENTS: Final = int(zmq.EVENTS)
+_SOURCE: Final = int(zmq.SRCFD)
 
 Receive = Callable[[bytes, Sequence[bytes]], object]
 
@@ -48,6 +50,7 @@ class RequestSocket:
 
     __slots__ = (
         "_context",
+        "_finished",
         "_get",
         "_is_skipping",
         "_recv",
@@ -65,6 +68,7 @@ class RequestSocket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.BACKLOG, _BACKLOG)
         self._is_skipping = False
+        self._finished = FinishedMessages()
         self.socket = socket
         self.receive: Receive = lambda identity, frames: None
         self.is_busy: Callable[[], bool] = lambda: True
@@ -78,7 +82,7 @@ class RequestSocket:
     def bind(self, endpoint: str, gate: ConnectionGate | None) -> None:
         """Bind the ipc endpoint; only this user can reach its file, at any moment."""
         if gate is not None:
-            gate.watch(self._context, self.socket)
+            gate.watch(self._context, self.socket, self._finished)
         # Connections have the options that hold while their endpoint is bound.
         self.socket.setsockopt(zmq.SNDHWM, THREAD_ANSWERS)
         self.socket.setsockopt(zmq.RCVHWM, THREAD_REQUESTS)
@@ -114,6 +118,9 @@ class RequestSocket:
     def _receive_frames(self) -> list[bytes]:
         frame = self._recv(_DONTWAIT, False)
         frames = [frame.bytes]
+        senders = self._finished.senders
+        if senders is not None:
+            senders.append(frame.get(_SOURCE))
         while frame.more:
             if len(frames) == _FRAMES_KEPT:
                 self._is_skipping = True

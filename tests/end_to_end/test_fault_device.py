@@ -4,17 +4,22 @@ docs/faults.md is made of the names of these tests; `test_faults_page.py` compar
 """
 
 import errno
+from typing import Any, NamedTuple
 
 import pytest
 
+from shared.fault_points import DEVICE, FAULT_POINTS
 from tests.end_to_end.fault_box import (
+    ACCESS_ERR,
     OK,
+    PROT_ERR,
+    RETRY_ERR,
     Box,
     box,
     events_of,
     shared_box,
 )
-from tests.end_to_end.fault_scene import LENGTH, errno_of, reset_hca
+from tests.end_to_end.fault_scene import LENGTH, Pair, errno_of, reset_hca
 from user_proc.errors import SofthcaError
 from user_proc.verbs import enums as e
 from user_proc.verbs.mr import MR
@@ -107,6 +112,83 @@ def test_interrupt_lost(box: Box):
         assert events_of(box) == 1
         pair.channel.get_cq_event(pair.sent)
         pair.sent.ack_events(1)
+
+
+def commands_of(box: Box) -> int:
+    """How many commands the HCA has executed."""
+    commands = box.machine.inspect()["hca"]["driver"]["hca"]["commands"]
+    return sum(commands["executed"].values())
+
+
+def test_interrupt_lost_of_every_command(box: Box):
+    """The driver looks by itself: each command of a verb ends at the next look."""
+    with box.context() as context:
+        box.set("interrupt-lost")
+        pd = PD(context)
+        before = commands_of(box)
+        took = box.seconds(lambda: MR(pd, LENGTH, 1).close())
+        commands = commands_of(box) - before
+        assert commands >= 2
+        assert 0.25 * commands <= took < 0.3 * commands
+        box.clear()
+        assert box.seconds(lambda: context.query_port(1)) < 0.1
+
+
+class Beside(NamedTuple):
+    """A fault beside which interrupts are lost, and what of it a verb and a write may end with."""
+
+    values: dict[str, Any]
+    errno: int = 0
+    status: int = OK
+    within: float = 5.0
+
+
+BESIDE = {
+    "command-fails": Beside({"status": "INTERNAL_ERR", "every": 2}, errno.EIO),
+    "command-late": Beside({"time": "700ms"}),
+    "completion-lost": Beside({"times": 1}, errno.EBUSY, within=61),
+    "interrupt-lost": Beside({"every": 3}),
+    "interrupt-doubled": Beside({"every": 2}),
+    "event-queue-full": Beside({"lasts": "3s"}),
+    "port-down": Beside({"port": 1, "lasts": "3s"}, status=RETRY_ERR),
+    "link-down": Beside({"lasts": "3s"}, status=RETRY_ERR),
+    "request-lost": Beside({"every": 2}),
+    "request-doubled": Beside({"every": 2}),
+    "ack-lost": Beside({"every": 2}),
+    "remote-key-corrupt": Beside({"times": 1}, status=ACCESS_ERR),
+    "local-key-corrupt": Beside({"times": 1}, status=PROT_ERR),
+    "hca-slow": Beside({"time": "20ms", "lasts": "3s"}),
+    "hca-paused": Beside({"lasts": "3s"}),
+}
+
+
+def refusal_and_seconds(box: Box, pair: Pair) -> tuple[int, float]:
+    """Ask for a port: the errno, and how long it took."""
+    found: list[int] = []
+    took = box.seconds(lambda: found.append(errno_of(lambda: pair.context.query_port(1))))
+    return found[0], took
+
+
+def test_interrupt_lost_beside_every_other_fault_of_the_hca(box: Box):
+    """Verbs, requests and events end as documented, and none waits for longer than that."""
+    points = {name for name, point in FAULT_POINTS.items() if point.place == DEVICE}
+    assert set(BESIDE) == points - {"hca-failed"}  # which interrupts in any case
+    for point, beside in BESIDE.items():
+        with box.pair() as pair:
+            pair.sent.req_notify()
+            box.set("interrupt-lost")
+            box.set(point, **beside.values)
+            pair.post(e.IBV_WR_RDMA_WRITE)
+            for _ in range(2):
+                refusal, took = refusal_and_seconds(box, pair)
+                assert refusal in (0, beside.errno), point
+                assert took < beside.within, point
+            assert pair.status() in (OK, beside.status), point
+            pair.channel.get_cq_event(pair.sent)
+            pair.sent.ack_events(1)
+            box.clear()
+        box.the_other_goes_on()
+    reset_hca(box)
 
 
 def test_interrupt_doubled(box: Box):

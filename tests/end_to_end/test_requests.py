@@ -1,5 +1,8 @@
 """Whole requests across processes: every method, every way to complete, both kinds of file."""
 
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,9 +26,12 @@ from shared.nt_status import (
     STATUS_INVALID_DEVICE_REQUEST,
     STATUS_IO_DEVICE_ERROR,
     STATUS_OBJECT_NAME_NOT_FOUND,
+    STATUS_SUCCESS,
+    STATUS_TOO_MANY_THREADS,
 )
+from tests.end_to_end.conftest import wait_until
 from tests.holder_driver import HOLD
-from user_proc.errors import NtStatusError
+from user_proc.errors import ConnectionLost, NtStatusError
 from user_proc.process import UserProcess
 
 pytestmark = pytest.mark.processes
@@ -114,6 +120,39 @@ def test_a_session_is_bounded(start: Any):
         assert {status_after(request) for request in held} == {STATUS_CANCELLED}
         assert not device.start(HOLD).done
     kernel.wait_for_sessions(0)
+
+
+def test_threads_beyond_all_that_is_allowed_are_told_and_nobody_waits_for_ever(start: Any):
+    kernel = start("--max-threads-per-session", "2")
+    with UserProcess.connect(kernel.name) as process, ThreadPoolExecutor(24) as pool:
+        everybody = threading.Barrier(24)
+
+        def call() -> object:
+            try:
+                process.open_device("noop").close()
+            except NtStatusError as error:
+                return error.status
+            except ConnectionLost:
+                return ConnectionLost
+            finally:
+                everybody.wait(20)  # all have their sockets until then
+            return STATUS_SUCCESS
+
+        outcomes = Counter(call.result() for call in [pool.submit(call) for _ in range(24)])
+        assert outcomes[STATUS_SUCCESS] == 2
+        assert set(outcomes) <= {STATUS_SUCCESS, STATUS_TOO_MANY_THREADS, ConnectionLost}
+        pool.shutdown()
+        wait_until(lambda: call_succeeds(process))
+
+
+def call_succeeds(process: UserProcess) -> bool:
+    try:
+        process.open_device("noop").close()
+    except NtStatusError as error:
+        if error.status != STATUS_TOO_MANY_THREADS:  # else it has not heard of all ends yet
+            raise
+        return False
+    return True
 
 
 def status_after(request: Any) -> int:

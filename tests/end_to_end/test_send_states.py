@@ -1,18 +1,18 @@
 """SQD and SQE as a program sees them: requests that wait, the drained event, the way back."""
 
-import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from shared.verbs_enums import ibv_event_type, ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type
+from shared.verbs_enums import ibv_event_type, ibv_qp_attr_mask, ibv_qp_state
+from tests.end_to_end.conftest import Kernel
+from tests.end_to_end.test_engine_traffic import Peer
 from tests.end_to_end.xrc_end import XrcEnd
-from user_proc.transport.kernel_starter import start_kernel
+from tests.end_to_end.xrc_pair import XrcPair, xrc_pair
 from user_proc.verbs.addr import AH, AHAttr
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
-from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from user_proc.verbs.qp import QP, QPAttr
 from user_proc.verbs.wr import SGE, SendWR
 
 pytestmark = pytest.mark.processes
@@ -24,13 +24,16 @@ NOTIFY = int(ibv_qp_attr_mask.IBV_QP_EN_SQD_ASYNC_NOTIFY)
 DRAINED = int(ibv_event_type.IBV_EVENT_SQ_DRAINED)
 OK, PROT_ERR, FLUSH = 0, 4, 5
 KINDS = ("RC", "UC", "UD", "XRC")
-QKEY = 0x77
+QKEY, HALF = 0x77, 1 << 21
+HOW = ("asked", "told", "neither")
+CASES = len(KINDS) * (2 + len(HOW))
 
 
 class Wire(NamedTuple):
-    """A sender, and how to reach its peer; both are of this process."""
+    """A sender of this process, and how to reach the queue pair of another one."""
 
     end: XrcEnd
+    peer: Peer
     kind: str
     qp: QP
     number: int
@@ -38,31 +41,28 @@ class Wire(NamedTuple):
     ah: AH
 
     def post(self) -> None:
-        if self.kind == "XRC":
-            self.end.post_srq(1 << 20, 100)
-        else:
-            self.end.receive(1 << 20, 100)
+        self.peer.ask("post_srq" if self.kind == "XRC" else "receive", HALF, 100)
 
-    def send(self, key: int | None = None) -> None:
+    def request(self, key: int | None = None) -> SendWR:
         mr = self.end.mr
         wr = SendWR(9, num_sge=1, sg=[SGE(mr.buf, 16, mr.lkey if key is None else key)])
         if self.kind == "UD":
             wr.set_wr_ud(self.ah, self.number, QKEY)
         wr.set_qp_type_xrc(self.srqn)
-        self.qp.post_send(wr)
+        return wr
+
+    def send(self, key: int | None = None) -> None:
+        self.qp.post_send(self.request(key))
 
     def statuses(self, count: int) -> list[int]:
-        """Of the sends; receives complete elsewhere or have been taken out."""
-        found: list[int] = []
-        while len(found) < count:
-            got = self.end.poll(1)
-            assert got, "no completion"
-            found += [one.status for one in got if one.opcode < 128 or one.status]
-        return found
+        return self.end.statuses(count)
 
     def arrived(self, count: int) -> int:
-        cq = self.end.srq_cq
-        return sum(one.status == OK for one in self.end.poll_of(cq, count))
+        """How many of so many messages have come well."""
+        if self.kind == "XRC":
+            return sum(status == OK for status, *_ in self.peer.ask("srq_completions", count))
+        found: list[int] = self.peer.ask("statuses", count)
+        return found.count(OK)
 
     def go(self, state: int, mask: int = STATE, **values: int) -> None:
         attr = QPAttr(qp_state=state)
@@ -72,49 +72,35 @@ class Wire(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[str]:
-    with start_kernel(f"states-{uuid.uuid4().hex[:8]}", settings={"verifier": True}) as started:
-        yield started.name
-
-
-def _connected(end: XrcEnd, kind: str) -> QP:
-    """A sender of a kind that is connected with the end's own queue pair, or target."""
-    if kind == "XRC":
-        number = end.make_target()
-        own = end.make_sender()
-        end.join_target(own)
-        end.join_sender(number)
-        assert end.sender is not None
-        return end.sender
-    end.qp.close()
-    number = int(ibv_qp_type[f"IBV_QPT_{kind}"])
-    cap = QPCap(32, 32, 4, 4, 64)
-    end.qp = QP(end.pd, QPInitAttr(number, scq=end.cq, rcq=end.srq_cq, cap=cap))
-    sender = QP(end.pd, QPInitAttr(number, scq=end.cq, rcq=end.srq_cq, cap=cap))
-    for qp, peer in ((end.qp, sender), (sender, end.qp)):
-        attr = QPAttr(port_num=1)
-        attr.qp_access_flags, attr.path_mtu, attr.dest_qp_num = 15, 3, peer.qp_num
-        attr.max_dest_rd_atomic = attr.max_rd_atomic = 4
-        attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 1, 8, 3, 7
-        attr.qkey = QKEY
-        attr.ah_attr = AHAttr(dlid=1, port_num=1)
-        qp.to_rts(attr)
-    return sender
+def ends(shared_kernel: Kernel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[XrcPair]:
+    with xrc_pair(shared_kernel.name, tmp_path_factory.mktemp("states")) as pair:
+        yield pair
 
 
 @pytest.fixture(params=KINDS)
-def wire(kernel: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wire]:
+def wire(ends: XrcPair, request: pytest.FixtureRequest) -> Wire:
+    end, peer = ends
     kind: str = request.param
-    end = XrcEnd(kernel)
-    srqn = 0
-    if kind == "XRC":
-        (tmp_path / "domain").touch()
-        end.open_domain(str(tmp_path / "domain"))
-        srqn = end.make_srq()
-    qp = _connected(end, kind)
     ah = AH(end.pd, attr=AHAttr(dlid=1, port_num=1))
-    yield Wire(end, kind, qp, end.qp.qp_num, srqn, ah)
-    end.context.close()
+    if kind == "XRC":
+        number, srqn, own = peer.ask("make_target"), peer.ask("make_srq"), end.make_sender()
+        peer.ask("join_target", own)
+        end.join_sender(number)
+        assert end.sender is not None
+        return Wire(end, peer, kind, end.sender, number, srqn, ah)
+    number, own = peer.ask("renew", kind), end.renew(kind)
+    if kind == "UD":
+        peer.ask("open_datagrams", QKEY)
+        end.open_datagrams(QKEY)
+    else:
+        peer.ask("connect", own)
+        end.connect(number)
+    return Wire(end, peer, kind, end.qp, number, 0, ah)
+
+
+def test_the_cases_are_counted():
+    print(f"{CASES} cases of {KINDS}")
+    assert CASES == 20
 
 
 def test_what_is_posted_in_sqd_goes_out_in_rts(wire: Wire):
@@ -138,11 +124,14 @@ def test_what_is_posted_in_sqd_goes_out_in_rts(wire: Wire):
 
 
 def test_draining_waits_for_an_answer(wire: Wire):
-    wire.send()  # nothing is posted to receive it
-    if wire.kind in ("UC", "UD"):
-        assert wire.statuses(1) == [OK]  # and it is lost
-    wire.go(SQD, STATE | NOTIFY, en_sqd_async_notify=1)
+    wire.post()
+    chain = wire.request()
+    chain.next_wr = wire.request()  # nothing is posted to receive it
+    wire.qp.post_send(chain)
     waits = wire.kind in ("RC", "XRC")
+    # A turn has begun that starts the second, too; or it has gone, and is lost.
+    assert wire.statuses(2 - waits) == [OK] * (2 - waits)
+    wire.go(SQD, STATE | NOTIFY, en_sqd_async_notify=1)
     assert wire.qp.query(STATE)[0].sq_draining == int(waits)
     wire.post()
     event = wire.end.context.get_async_event()
@@ -150,10 +139,11 @@ def test_draining_waits_for_an_answer(wire: Wire):
     event.ack()
     assert wire.qp.query(STATE)[0].sq_draining == 0
     assert wire.statuses(1) == [OK] if waits else wire.end.nothing_came()
+    assert wire.arrived(1 + waits) == 1 + waits
     wire.go(RTS)
 
 
-@pytest.mark.parametrize("how", ["asked", "told", "neither"])
+@pytest.mark.parametrize("how", HOW)
 def test_the_way_back_from_an_error(wire: Wire, how: str):
     wire.post()
     wire.send(key=0x7F00)

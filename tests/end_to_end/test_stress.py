@@ -1,6 +1,7 @@
 """`softhca stress` itself: clean runs, with a seed that is fixed and one that is fresh; its ends.
 
-The long ones want `-m stress`: 64 clients for ten minutes, and a thousand kills.
+Half a minute of it is part of every run of the tests, of little weight, so that tests beside it are
+not slowed. The long ones want `-m stress`: 64 clients for ten minutes, and a thousand kills.
 """
 
 import contextlib
@@ -34,13 +35,17 @@ every = 20
 point = "command-late"
 time = "300us"
 every = 50
+
+[[fault]]
+point = "interrupt-lost"
+every = 100
 """
 
 
 def stress(folder: Path, *arguments: str, timeout: float = 55.0) -> dict[str, Any]:
     """Run it and return its document; what it said is shown when the test fails."""
     done = subprocess.run(
-        [*COMMAND, "stress", "--json", "run.json", "--no-progress", *arguments],
+        ["nice", *COMMAND, "stress", "--json", "run.json", "--no-progress", *arguments],
         env=environment(), cwd=folder, capture_output=True, text=True, check=False,
         timeout=timeout,
     )  # fmt: skip
@@ -58,9 +63,9 @@ def test_a_fixed_seed(tmp_path: Path, private_run: Path):
         tmp_path, "--clients", "4", "--seconds", "4.5", "--seed", "1", "--kill", "3", "--verifier",
         "--faults", "faults.toml",
     )  # fmt: skip
-    assert (document["seed"], document["clients"]) == (1, [4])
+    assert (document["seed"], document["clients"], document["kind"]) == (1, 4, "stress")
     assert [one["point"] for one in document["settings"]["faults"]] == [
-        "interrupt-doubled", "command-late",
+        "interrupt-doubled", "command-late", "interrupt-lost",
     ]  # fmt: skip
     assert document["kills"] > 0
     assert document["completions"] > 1000
@@ -68,13 +73,21 @@ def test_a_fixed_seed(tmp_path: Path, private_run: Path):
     assert sum(row["completions"] for row in document["rows"]) <= document["completions"]
 
 
+@pytest.mark.timeout(180)  # a failing run looks for the shortest program
 def test_a_fresh_seed(tmp_path: Path, private_run: Path):
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")
     document = stress(
-        tmp_path, "--clients", "2,3", "--seconds", "2.2", "--seed", str(seed), "--kill", "2"
+        tmp_path, "--clients", "2,4", "--seconds", "12.5", "--seed", str(seed), timeout=170.0
     )
-    assert [one["clients"] for one in document["counts"]] == [2, 3]
+    assert [one["clients"] for one in document["counts"]] == [2, 4]
+    assert (document["clients"], document["kills"]) == (4, 0)
+    assert document["seconds"] >= 25
+    assert {*GOOD, "seed", "operations", "leaks", "control_p99_us", "floor_p99_us"} < set(document)
+    for count in (2, 4):
+        rows = [row for row in document["rows"] if row["clients"] == count]
+        assert [row["second"] for row in rows] == list(range(1, len(rows) + 1))
+        assert sum(row["completions"] > 0 for row in rows) > 6, rows
 
 
 def test_wrong_usage_and_programs_that_are_none(tmp_path: Path):

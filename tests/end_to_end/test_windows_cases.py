@@ -247,7 +247,7 @@ def test_k30b_an_irp_follows_when_fast_io_declines(process: UserProcess, method:
 
 
 def ask_sioctl(
-    process: UserProcess, device: str, code: int, sent: bytes, room: int
+    process: UserProcess, device: str, code: int, sent: Any, room: int
 ) -> tuple[int, bytes]:
     """Return the status, and as many bytes of the output as Information says."""
     output = bytearray(room)
@@ -281,9 +281,10 @@ def test_s2_information_is_what_fits_of_the_message(process: UserProcess, room: 
 
 @pytest.mark.parametrize("method", [METHOD_IN_DIRECT, METHOD_OUT_DIRECT])
 def test_s3_the_system_buffer_never_reaches_the_caller(process: UserProcess, method: int):
-    sent = b"question"
+    sent = process.allocate(8)  # the kernel has this very memory, too
+    sent.view[:] = b"question"
     status, answer = ask_sioctl(process, sioctl.DEVICE, sioctl.CODES[method], sent, 64)
     assert (status, len(answer)) == (STATUS_SUCCESS, 64)  # Information is the MDL's byte count
     message = sioctl.MESSAGE if method == METHOD_OUT_DIRECT else b""
     assert answer == message.ljust(64, b"\0")
-    assert sent == b"question"
+    assert bytes(sent.view) == b"question"

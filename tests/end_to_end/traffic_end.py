@@ -10,8 +10,11 @@ import json
 import mmap
 import os
 import random
+import signal
 import sys
 import time
+from types import FrameType
+from typing import Any
 
 from shared.verbs_enums import ibv_qp_type, ibv_send_flags, ibv_wr_opcode
 from user_proc.verbs.addr import AH, AHAttr, GlobalRoute
@@ -21,6 +24,7 @@ from user_proc.verbs.device import Context
 from user_proc.verbs.mr import MR
 from user_proc.verbs.pd import PD
 from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from user_proc.verbs.srq import SRQ, SrqAttr, SrqInitAttr
 from user_proc.verbs.wr import SGE, RecvWR, SendWR
 
 LENGTH = 4 << 20
@@ -47,14 +51,22 @@ class End:
         kind = int(ibv_qp_type.IBV_QPT_RC)
         attr = QPInitAttr(qp_type=kind, scq=self.cq, rcq=self.cq, cap=cap)
         self.qp = QP(self.pd, attr)
+        self.srq: SRQ | None = None
 
-    def renew(self, kind: str = "RC") -> int:
-        """Have a fresh queue pair instead of the one that failed; return its number."""
+    def renew(self, kind: str = "RC", shared: bool = False) -> int:
+        """Have a fresh queue pair instead of the one that failed; return its number.
+
+        `shared`: its receives come from a shared queue, fresh as well.
+        """
         self.qp.close()
+        if self.srq is not None:
+            self.srq.close()
         while self.cq.poll(16)[0]:
             pass
+        self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(64, 4))) if shared else None
         number = int(ibv_qp_type[f"IBV_QPT_{kind}"])
-        attr = QPInitAttr(qp_type=number, scq=self.cq, rcq=self.cq, cap=QPCap(64, 64, 4, 4, 64))
+        cap = QPCap(64, 0 if shared else 64, 4, 4, 64)
+        attr = QPInitAttr(qp_type=number, scq=self.cq, rcq=self.cq, srq=self.srq, cap=cap)
         self.qp = QP(self.pd, attr)
         return self.qp.qp_num
 
@@ -84,19 +96,21 @@ class End:
 
     def send_datagram(
         self, start: int, length: int, qpn: int, *, qkey: int = 0x1234, dlid: int = 1,
-        is_global: bool = False,
+        is_global: bool = False, name: str = "SEND", lkey: int | None = None,
     ) -> None:  # fmt: skip
         route = None
         if is_global:
             gid = self.context.query_gid(1, 0)
             route = GlobalRoute(dgid=gid, sgid_index=0)
         attr = AHAttr(dlid=dlid, port_num=1, is_global=int(is_global), gr=route)
-        wr = SendWR(9, num_sge=1, sg=[SGE(self.mr.buf + start, length, self.mr.lkey)])
+        key = self.mr.lkey if lkey is None else lkey
+        opcode = int(ibv_wr_opcode[f"IBV_WR_{name}"])
+        wr = SendWR(9, opcode, 1, 0x11223344, [SGE(self.mr.buf + start, length, key)])
         wr.set_wr_ud(AH(self.pd, attr=attr), qpn, qkey)
         self.qp.post_send(wr)
 
     def receive_at(self, address: int, length: int, key: int) -> None:
-        self.qp.post_recv(RecvWR(7, 1, [SGE(address, length, key)]))
+        (self.srq or self.qp).post_recv(RecvWR(7, 1, [SGE(address, length, key)]))
 
     def state(self) -> int:
         return self.qp.query(1)[0].qp_state
@@ -139,6 +153,29 @@ class End:
     ) -> None:
         for _ in range(count):
             self.send(name, start, length, remote)
+
+    def die_in_post(self, lines: int, start: int, length: int) -> None:
+        """Post a send three times; be killed when the last has taken so many lines of code."""
+        left = lines
+
+        def traced(frame: FrameType, event: str, arg: object) -> Any:
+            nonlocal left
+            if "user_proc" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                left -= 1
+                if left <= 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return traced
+
+        wr = SendWR(9, sg=[SGE(self.mr.buf + start, length, self.mr.lkey)], num_sge=1)
+        for _ in range(2):  # what it looks like is known then
+            self.qp.post_send(wr)
+        assert self.statuses(2) == [0, 0]
+        sys.settrace(traced)
+        self.qp.post_send(wr)
+        sys.settrace(None)
+        os._exit(0)
 
     def give_up_region(self) -> str:
         self.mr.close()

@@ -3,11 +3,13 @@
 Run as `python -P -m tests.end_to_end.window_end KERNEL [private]`, like `traffic_end`.
 """
 
+import errno
 import sys
 
 from shared.verbs_enums import (
     ibv_access_flags,
     ibv_mw_type,
+    ibv_qp_type,
     ibv_rereg_mr_flags,
     ibv_send_flags,
     ibv_wr_opcode,
@@ -16,6 +18,7 @@ from tests.end_to_end.traffic_end import ALL_ACCESS, LENGTH, End, serve
 from user_proc.verbs.base import inc_rkey
 from user_proc.verbs.mr import MR, MW, MWBind, MWBindInfo
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
+from user_proc.verbs.qp import QP, QPCap, QPInitAttr
 from user_proc.verbs.wr import SendWR
 
 TYPE_1 = int(ibv_mw_type.IBV_MW_TYPE_1)
@@ -25,6 +28,24 @@ LOCAL_INV = int(ibv_wr_opcode.IBV_WR_LOCAL_INV)
 SEND_WITH_INV = int(ibv_wr_opcode.IBV_WR_SEND_WITH_INV)
 CHANGE_ACCESS = int(ibv_rereg_mr_flags.IBV_REREG_MR_CHANGE_ACCESS)
 BINDABLE = ALL_ACCESS | int(ibv_access_flags.IBV_ACCESS_MW_BIND)
+PAGE = 4096
+START, SIZE = PAGE - 64, PAGE
+#: Where a key is used, from the window's begin on.
+OFFSETS = {
+    "at its end": SIZE - 8, "over a page": 64 - 8, "below": -8, "beyond": SIZE,
+    "half beyond": SIZE - 7, "far beyond": 1 << 40,
+}  # fmt: skip
+
+
+def is_held(region: MR, access: int) -> bool:
+    """Whether a region cannot be changed since windows are bound to it."""
+    try:
+        region.rereg(CHANGE_ACCESS, access=access)
+    except PyverbsRDMAError as error:
+        if error.error_code != errno.EBUSY:
+            raise
+        return True
+    return False
 
 
 class WindowEnd(End):
@@ -35,6 +56,7 @@ class WindowEnd(End):
         self.bindable = MR(self.pd, LENGTH // 2, BINDABLE, self.mr.buf + LENGTH // 2)
         self.window: MW | None = None
         self.rkey = 0
+        self.other: QP | None = None
 
     def open_window(self, kind: int) -> None:
         """Have a new window of a type."""
@@ -63,29 +85,75 @@ class WindowEnd(End):
     def unbind(self) -> int:
         """Take it back in the way of its type; return the status."""
         assert self.window is not None
-        if self.window.type == TYPE_1:
-            return self.bind(0, 0, 0)
-        self.qp.post_send(SendWR(opcode=LOCAL_INV, imm_data=self.rkey))
-        return self.statuses()[0]
+        return self.bind(0, 0, 0) if self.window.type == TYPE_1 else self.invalidate(self.rkey)
 
     def send_with_inv(self, rkey: int) -> int:
         """Have the other end invalidate a key; return the status."""
         self.qp.post_send(SendWR(opcode=SEND_WITH_INV, imm_data=rkey))
         return self.statuses()[0]
 
+    # Another connection of the same process
+
+    def open_other(self, foreign: bool = False) -> int:
+        """Have another queue pair, in this domain or in the other one; return its number."""
+        if self.other is not None:
+            self.other.close()
+        domain = self.foreign_pd if foreign else self.pd
+        kind = int(ibv_qp_type.IBV_QPT_RC)
+        self.other = QP(domain, QPInitAttr(kind, scq=self.cq, rcq=self.cq, cap=QPCap(8, 8, 1, 1)))
+        return self.other.qp_num
+
+    def exchange(self) -> None:
+        """Be the other queue pair from now on."""
+        assert self.other is not None
+        self.qp, self.other = self.other, self.qp
+
+    def connect_other(self, peer: int) -> None:
+        self.exchange()
+        self.connect(peer)
+        self.exchange()
+
+    # Windows in every condition
+
     def prepare(self, kind: int, way: str, right: int) -> list[int]:
         """Bind a window so that using it is, or is not, granted; return key and address."""
         self.open_window(kind)
-        rights = ALL_ACCESS & ~right if way == "without the right" else ALL_ACCESS
-        start, length = 4096 - 64, 4096
-        assert self.bind(start, length, rights) == 0
+        rights = {"without the right": ALL_ACCESS & ~right, "with the right alone": right}
+        assert self.bind(START, SIZE, rights.get(way, ALL_ACCESS)) == 0
         rkey = self.rkey
-        if way in ("unbound", "its old key"):
+        if way == "unbound":
             assert self.unbind() == 0
-        if way == "its old key":
-            assert self.bind(start, length, rights) == 0
-        offset = {"below": -8, "beyond": length, "at its end": length - 8}.get(way, 0)
-        return [rkey, self.bindable.buf + start + offset]
+        elif way == "given back":
+            self.close_window()
+        elif way in ("bound again, new key", "bound again, old key", "bound elsewhere"):
+            if kind != TYPE_1:
+                assert self.unbind() == 0
+            assert self.bind(2 * PAGE if way == "bound elsewhere" else START, 64, ALL_ACCESS) == 0
+            rkey = rkey if way == "bound again, old key" else self.rkey
+        rkey ^= {"another variant": 1, "another generation": 1 << 31}.get(way, 0)
+        return [rkey, self.bindable.buf + START + OFFSETS.get(way, 0)]
+
+    def prepare_end(self, kind: int, state: str) -> int:
+        """Have a window in a state, and return the key that is to be invalidated."""
+        if self.window is not None:
+            self.window.close()
+        foreign = state == "of another domain"
+        self.window = MW(self.foreign_pd if foreign else self.pd, kind)
+        self.rkey = self.window.rkey
+        if state not in ("free", "of another domain"):
+            assert self.bind(0, SIZE, ALL_ACCESS) == 0
+        if state == "a region":
+            return self.bindable.rkey
+        return self.rkey ^ (state == "another variant")
+
+    def invalidate(self, rkey: int) -> int:
+        """Invalidate a key by one's own request; return the status."""
+        self.qp.post_send(SendWR(opcode=LOCAL_INV, imm_data=rkey))
+        return self.statuses()[0]
+
+    def is_bound(self) -> bool:
+        """Whether a window is bound to the region: then it cannot be changed."""
+        return is_held(self.bindable, BINDABLE)
 
     def close_bindable(self) -> int:
         """Deregister the region; return the errno, 0 if it went."""

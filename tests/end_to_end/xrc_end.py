@@ -19,11 +19,12 @@ from shared.verbs_enums import (
     ibv_wr_opcode,
     ibv_xrcd_init_attr_mask,
 )
+from shared.wqe_layout import RECEIVE_HEAD
 from tests.end_to_end.traffic_end import ALL_ACCESS, End, serve
 from user_proc.verbs.addr import AHAttr
 from user_proc.verbs.cq import CQ
 from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttrEx
-from user_proc.verbs.srq import SRQ, SrqAttr, SrqInitAttrEx
+from user_proc.verbs.srq import SRQ, SrqAttr, SrqInitAttr, SrqInitAttrEx
 from user_proc.verbs.wr import SGE, RecvWR, SendWR
 from user_proc.verbs.xrcd import XRCD, XRCDInitAttr
 
@@ -47,6 +48,7 @@ class XrcEnd(End):
         self.srq: SRQ | None = None
         self.sender: QP | None = None
         self.target: QP | None = None
+        self.plain: SRQ | None = None
 
     def open_domain(self, path: str, oflags: int = os.O_CREAT) -> None:
         descriptor = os.open(path, os.O_RDONLY)
@@ -70,6 +72,17 @@ class XrcEnd(End):
         attr.pd, attr.xrcd, attr.cq = self.pd, self.xrcd, self.srq_cq
         self.srq = SRQ(self.context, attr)
         return self.srq.get_srq_num()
+
+    def drop_srq(self) -> None:
+        assert self.srq is not None
+        self.srq.close()
+        self.srq = None
+
+    def make_plain_srq(self) -> int:
+        """Have a shared queue that is of no domain; return its number."""
+        if self.plain is None:
+            self.plain = SRQ(self.pd, SrqInitAttr(SrqAttr(4, 1)))
+        return self.plain.get_srq_num()
 
     def make_target(self) -> int:
         """Have a new target; return its number."""
@@ -117,6 +130,13 @@ class XrcEnd(End):
         assert self.srq is not None
         self.srq.post_recv(RecvWR(7, 1, [SGE(address, length, key)]))
 
+    def post_srq_malformed(self) -> None:
+        """Post an entry of more elements than there are, as no library does."""
+        assert self.srq is not None
+        with self.srq.ring.lock:
+            self.srq.ring.put(7, RECEIVE_HEAD.pack(1000))
+            self.srq.ring.publish()
+
     def arm_srq(self, limit: int) -> None:
         assert self.srq is not None
         self.srq.modify(SrqAttr(srq_limit=limit), int(ibv_srq_attr_mask.IBV_SRQ_LIMIT))
@@ -127,21 +147,34 @@ class XrcEnd(End):
         found.ack()
         return [found.event_type]
 
-    def send_xrc(
+    def request(
         self, name: str, start: int, length: int, srqn: int, remote: tuple[int, int] = (0, 0),
-        *, operands: tuple[int, int] = (0, 0), lkey: int | None = None,
-    ) -> None:  # fmt: skip
+        *, operands: tuple[int, int] = (0, 0), lkey: int | None = None, imm: int = 0x11223344,
+    ) -> SendWR:  # fmt: skip
         key = self.mr.lkey if lkey is None else lkey
         opcode = int(ibv_wr_opcode[f"IBV_WR_{name}"])
         flags = int(ibv_send_flags.IBV_SEND_SIGNALED)
-        wr = SendWR(9, opcode, 1, 0x11223344, [SGE(self.mr.buf + start, length, key)], flags)
+        wr = SendWR(9, opcode, 1, imm, [SGE(self.mr.buf + start, length, key)], flags)
         if name.startswith("ATOMIC"):
             wr.set_wr_atomic(remote[1], remote[0], *operands)
         elif name.startswith("RDMA"):
             wr.set_wr_rdma(remote[1], remote[0])
         wr.set_qp_type_xrc(srqn)
+        return wr
+
+    def send_xrc(self, *arguments: Any, **more: Any) -> None:
+        """Post a request: as `request`."""
         assert self.sender is not None
-        self.sender.post_send(wr)
+        self.sender.post_send(self.request(*arguments, **more))
+
+    def send_unchecked(self, *arguments: Any, **more: Any) -> None:
+        """Post a request without the library's checks, as any program can."""
+        wr = self.request(*arguments, **more)
+        ring = None if self.sender is None else self.sender._rings.send
+        assert ring is not None
+        with ring.lock:
+            ring.put(wr.wr_id, wr.entry())
+            ring.publish()
 
     def srq_completions(self, count: int = 1) -> list[list[int]]:
         """Status, length, receiving and sending queue pair of each message that came."""

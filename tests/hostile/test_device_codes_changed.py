@@ -70,6 +70,8 @@ class Code(NamedTuple):
 OTHERS = [
     Code("inspect queue pair", "mthca0_control", verb_codes.IOCTL_INSPECT_QUEUE_PAIR,
          verb_codes.INSPECT_QUEUE_PAIR.pack(0x400)),
+    Code("set port", "mthca0_control", verb_codes.IOCTL_SET_PORT,
+         verb_codes.SET_PORT.pack(2, verb_codes.PortSetting.PKEY, 3, 0x8001)),
     Code("benchmark", "benchmark", ioctls.IOCTL_BENCHMARK_RUN,
          BenchmarkRun("irp", 1, 64, 8, 2, 1), runs=True),
     Code("benchmark of memory", "benchmark", ioctls.IOCTL_BENCHMARK_RUN,

@@ -19,7 +19,7 @@ from shared.messages import SYSTEM_MESSAGES
 from shared.nt_status import (
     STATUS_SUCCESS,
 )
-from shared.verb_messages import ImportByDescriptor, Object, RegMr, ResizeCq
+from shared.verb_messages import ImportByDescriptor, ImportMr, Object, RegMr, ResizeCq
 from shared.verb_reasons import VerbReason as Reason
 from tests.end_to_end.test_verbs_handles import FIELDS
 from tests.hostile.attack_scene import Scene, open_scene, victims
@@ -79,12 +79,17 @@ def _end_export(context: Any, handle: int) -> None:
 
 
 def _imported(scene: Scene) -> int:
-    """Without the right to import, no number of a domain is one."""
+    """Without the right to import, no number of a domain, region or memory is one."""
     handles = [*scene.theirs.handles.values(), *range(2000, 2100), 0xFFFF_FFFF]
     for handle in handles:
-        answer = scene.own.verbs.ask(codes.IOCTL_IMPORT_PD, Object(handle))
-        assert answer[:2] == (22, Reason.NO_SUCH_OBJECT)
-    return len(handles)
+        for code, message in (
+            (codes.IOCTL_IMPORT_PD, Object(handle)),
+            (codes.IOCTL_IMPORT_MR, ImportMr(scene.own["PD"], handle)),
+            (codes.IOCTL_IMPORT_DM, Object(handle)),
+        ):
+            answer = scene.own.verbs.ask(code, message)
+            assert answer[:2] == (22, Reason.NO_SUCH_OBJECT)
+    return 3 * len(handles)
 
 
 OBJECTS: dict[str, Callable[[Scene], int]] = {

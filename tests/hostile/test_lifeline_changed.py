@@ -4,39 +4,34 @@ The kernel and its hostile user are in one process, so that what the kernel keep
 can be counted.
 """
 
-import contextlib
 import os
-import shutil
 import socket
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_proc.machine import Machine
-from kernel_proc.settings import MIB
 from shared.message_codec import MAX_MESSAGE
 from shared.messages import (
     SYSTEM_MESSAGES,
     AllocateArena,
     ArenaMapped,
     FreeArena,
-    Hello,
     OpenDoorbells,
     Welcome,
 )
+from tests.hostile.inn import Inn, check_witness, house
 from tests.hostile.recipes import Recipe, kept, made, recipes
 from tests.kernel_proc.server.test_lifeline import (
     HELLO,
-    House,
     Visitor,
     close_all,
     own_descriptors,
 )
+
+__all__ = ["house"]
 
 #: A valid message of every kind that a user sends; the arena is at a place that is nobody's.
 VALID: dict[str, Any] = {
@@ -62,8 +57,18 @@ DESCRIPTORS: dict[str, Callable[[], list[int]]] = {
 }
 
 
+#: What else is done to a connection: directions that are shut, packets of so many bytes.
+SHUT = {"shut-read": socket.SHUT_RD, "shut-write": socket.SHUT_WR, "shut-both": socket.SHUT_RDWR}
+LONG = {"longest": MAX_MESSAGE, "too-long": MAX_MESSAGE + 1, "twice-too-long": 2 * MAX_MESSAGE}
+RAW = "raw"
+
+
 class Packet(NamedTuple):
-    """One packet: the message, what is done to it, and what comes with it."""
+    """One packet: the message, what is done to it, and what comes with it.
+
+    The message is one of VALID, of LONG, RAW (what the recipe says, and nothing else), or one of
+    SHUT, which is no packet.
+    """
 
     message: str
     recipe: Recipe
@@ -72,75 +77,41 @@ class Packet(NamedTuple):
 
 _packets = st.builds(
     Packet,
-    st.sampled_from(sorted(VALID)),
+    st.one_of(
+        st.sampled_from(sorted(VALID)),
+        st.sampled_from(sorted(VALID)),
+        st.sampled_from([RAW, *LONG, *SHUT]),
+    ),
     recipes,
     st.lists(st.sampled_from(sorted(DESCRIPTORS)), max_size=2) | st.just([]),
 )
 
 
-class Inn(House):
-    """A kernel that knows how many descriptors are open while nobody is there."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.empty = descriptors()
-
-    def everybody_leaves(self, visitor: Visitor) -> None:
-        """Wait until nothing is left of a visitor; lanes close what he brought."""
-        visitor.hang_up()
-        self.visitors.remove(visitor)
-        machine = self.machine
-        self.run_until(lambda: not len(machine.sessions) and not silent(machine))
-        with contextlib.suppress(AssertionError):  # which says less
-            self.run_until(lambda: descriptors() <= self.empty)
-        assert descriptors() <= self.empty
-        assert machine.reception.arena_total.used == 0
-        assert machine.reception.arena_places.used == 0
-
-
-def descriptors() -> set[tuple[str, str]]:
-    """The descriptors of this process that lead anywhere, and where."""
-    found = set()
-    for one in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one the folder is listed with
-            found.add((one.name, os.readlink(one)))
-    # hypothesis looks at how much memory there is, and keeps that open.
-    return {one for one in found if not one[1].endswith("/statm")}
-
-
-def silent(machine: Machine) -> int:
-    """Connections that have not introduced themselves."""
-    count: int = machine.inspect()["lifelines"]["silent_connections"]
-    return count
-
-
-@pytest.fixture(scope="module")
-def house() -> Iterator[Inn]:
-    folder = Path(tempfile.mkdtemp(prefix="shl-"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(folder))
-        built = Inn(arena_bytes_per_process=MIB)
-        yield built
-        built.machine.request_stop("the test is over")
-        built.machine.run()
-        assert built.machine.stopped_clean
-        built.machine.close()
-        built.lock.release()
-    shutil.rmtree(folder)
-
-
 def send(visitor: Visitor, packet: Packet) -> bool:
-    """Send a packet; False when the kernel has hung up."""
-    valid = VALID[packet.message]
-    sent = made([*SYSTEM_MESSAGES[type(valid)], *valid], 0, packet.recipe, {})
+    """Send a packet; False when the kernel has hung up, or nothing can be sent any more."""
+    if packet.message in SHUT:
+        visitor.socket.shutdown(SHUT[packet.message])
+        return True
     brought = [one for name in packet.descriptors for one in DESCRIPTORS[name]()]
     try:
-        visitor.send(sent.data, brought)
+        visitor.send(bytes_of(packet), brought)
+    except BlockingIOError:
+        return True  # nobody reads it any more: it is about to be hung up, or given up in time
     except (BrokenPipeError, ConnectionResetError):
         return False
     finally:
         close_all(brought)
     return True
+
+
+def bytes_of(packet: Packet) -> bytes:
+    """What is sent."""
+    if packet.message in LONG:
+        return b"\x95" * LONG[packet.message]
+    if packet.message == RAW:
+        return made(None, 0, packet.recipe, {}).data
+    valid = VALID[packet.message]
+    return made([*SYSTEM_MESSAGES[type(valid)], *valid], 0, packet.recipe, {}).data
 
 
 def drain(house: Inn, visitor: Visitor) -> None:
@@ -164,14 +135,6 @@ def run(house: Inn, greets: bool, packets: list[Packet]) -> None:
             break
         house.machine.processor.run_thread(lambda: None)
         drain(house, visitor)
-    house.everybody_leaves(visitor)
-
-
-def check_witness(house: Inn) -> None:
-    """Somebody else is let in."""
-    visitor = house.connect()
-    hello = Hello(HELLO.min_version, HELLO.max_version, "witness")
-    assert isinstance(visitor.greet(hello), Welcome)
     house.everybody_leaves(visitor)
 
 

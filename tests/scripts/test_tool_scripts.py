@@ -26,9 +26,9 @@ TOOLS = {
     "ib_send_lat": ["-n", "20"],
     "ib_send_bw": ["-n", "20", "-s", "1000", "-c", "UD"],
     "ib_write_lat": ["-n", "20", "-s", "5000", "-c", "UC"],
-    "ib_write_bw": ["-n", "20", "-q", "2", "-l", "4"],
+    "ib_write_bw": ["-n", "20", "-q", "2", "-l", "4", "--perform_warm_up"],
     "ib_read_lat": ["-n", "20", "-e"],
-    "ib_read_bw": ["-n", "20", "-x", "0"],
+    "ib_read_bw": ["-n", "20", "-x", "0", "-b"],
     "ib_atomic_lat": ["-n", "20", "-A", "CMP_AND_SWAP"],
     "rc_pingpong": ["-n", "20"],
     "ud_pingpong": ["-n", "20", "-g", "0"],
@@ -90,8 +90,8 @@ def test_a_tool_started_directly_sets_up_the_environment(copy: ProjectCopy):
 
 
 def test_all_tools_start_in_the_same_way(repository: Path):
-    scripts = sorted((repository / "scripts").glob("*_*.py"))
-    tools = [script for script in scripts if not script.name.startswith("_")]
+    scripts = sorted((repository / "scripts").glob("*.py"))
+    tools = [script for script in scripts if "user_proc.perftest" in script.read_text("utf-8")]
     assert {script.stem for script in tools} == set(TOOLS)
     assert all(os.access(script, os.X_OK) for script in tools)
     assert len({script.read_text(encoding="utf-8").splitlines()[0] for script in tools}) == 1

@@ -57,6 +57,9 @@ HEADS: list[tuple[Any, str, int]] = [
     (v.DmContents, "93 4a 01", 0xADF3F363),
     (v.RegDmMr, "97 4b 01", 0xBB54D1AF),
     (v.ImportByDescriptor, "93 4c 01", 0x38A17B9F),
+    (v.ImportMr, "94 4d 01", 0xD4BBCDF8),
+    (v.MrImported, "96 4e 01", 0x7A822B8B),
+    (v.DmImported, "94 4f 01", 0xA823C674),
 ]
 CLASSES = [cls for cls, _, _ in HEADS]
 
@@ -133,7 +136,9 @@ def test_a_gid_that_is_none_is_refused(gid: Any):
 
 def test_every_verb_is_buffered_and_named():
     codes = {value for name, value in vars(verb_codes).items() if name.startswith("IOCTL_")}
-    of_control = {verb_codes.IOCTL_RESET_HCA, verb_codes.IOCTL_INSPECT_QUEUE_PAIR}
+    of_control = {
+        verb_codes.IOCTL_RESET_HCA, verb_codes.IOCTL_INSPECT_QUEUE_PAIR, verb_codes.IOCTL_SET_PORT,
+    }  # fmt: skip
     assert codes == {*verb_codes.VERB_NAMES} | of_control
     assert len(set(verb_codes.VERB_NAMES.values())) == len(codes) - len(of_control)
     assert {method_of(code) for code in codes} == {METHOD_BUFFERED}

@@ -11,13 +11,14 @@ from user_proc.run_provenance import (
     end_provenance,
     switches,
 )
+from user_proc.transport.kernel_starter import start_kernel
 
 
 def test_every_field_a_reader_needs_is_there():
     whole = end_provenance(begin_provenance(), ["virtual", "unpinned", "virtual"])
     assert set(whole) >= {
         "softhca", "python", "packages", "machine", "clock", "switches", "started", "finished",
-        "duration_s", "load_before", "load_after", "marks", "garbage_collector", "command",
+        "duration_s", "load_before", "load_after", "marks", "garbage_collector", "command", "hcas",
     }  # fmt: skip
     assert set(whole["softhca"]) == {"version", "commit", "dirty"}
     assert whole["packages"]["libzmq"].count(".") == 2
@@ -25,6 +26,7 @@ def test_every_field_a_reader_needs_is_there():
     assert whole["machine"]["cores"] >= 1
     assert whole["marks"] == ["unpinned", "virtual"]
     assert whole["duration_s"] >= 0
+    assert whole["hcas"] == []
     dump_strict(whole)
 
 
@@ -51,3 +53,17 @@ def test_a_package_that_is_not_installed_is_told_as_none(monkeypatch: pytest.Mon
     versions = begin_provenance()["packages"]
     assert versions["no-such-package-at-all"] is None
     assert versions["msgpack"] is not None
+
+
+@pytest.mark.processes
+def test_the_hcas_of_a_run_are_those_of_its_kernels_each_once():
+    slow = {"latency_model": "plausible", "latency_factor": 2.5}
+    with start_kernel("provenance-before", settings=slow):
+        begun = begin_provenance()
+    for settings in ({}, {"hca": False}, slow, slow):
+        with start_kernel("provenance-test", settings=settings):
+            pass
+    assert end_provenance(begun, [])["hcas"] == [
+        {"latency_model": "none", "latency_factor": 1.0, "hca_profile": None},
+        {"latency_model": "plausible", "latency_factor": 2.5, "hca_profile": None},
+    ]

@@ -41,16 +41,25 @@ def plot(document: Mapping[str, Any], kind: str, words: str, destination: Path) 
 
     The ending of the file's name is its format; raises ValueError for one nobody knows.
     """
+    use_matplotlib()
+    labelled = [(spec_of(document["kind"], row).label(), row) for row in document["rows"]]
+    rows = {label: row for label, row in labelled if words in label}
+    if not rows:
+        raise NothingToPlot(f"no row's name contains {words!r}")
+    save_figure(_bars(rows) if kind == "bars" else _percentiles(rows), document, destination)
+
+
+def use_matplotlib() -> None:
+    """Make matplotlib ready to draw; PlotsUnavailable says how to get it."""
     try:
         import matplotlib
     except ImportError:
         raise PlotsUnavailable from None
     matplotlib.use("Agg")  # no window, whatever the environment says
-    labelled = [(spec_of(document["kind"], row).label(), row) for row in document["rows"]]
-    rows = {label: row for label, row in labelled if words in label}
-    if not rows:
-        raise NothingToPlot(f"no row's name contains {words!r}")
-    figure = _bars(rows) if kind == "bars" else _percentiles(rows)
+
+
+def save_figure(figure: "Figure", document: Mapping[str, Any], destination: Path) -> None:
+    """Head a figure with where its numbers come from, and write it."""
     figure.suptitle(f"{HEADING}\n{_origin(document)}", fontsize=8)
     figure.savefig(destination, dpi=120)
 

@@ -80,13 +80,15 @@ class RowSpec:
     def copies(self) -> int:
         """Return how many copies of the payload one operation makes in the kernel process.
 
-        Buffered: one in and one back. Otherwise none in an arena, which the kernel has mapped;
-        by the private road one for each buffer, of which a direct method has one.
+        Buffered: one in and one back. What is too long for a message is told by its address, and
+        private bytes are then fetched by the private road before they are copied in: one more.
+        Otherwise none in an arena, which the kernel has mapped; by the private road one for each
+        buffer, of which a direct method has one.
         """
         if not self.payload or self.path == "direct":
             return 0
         if self.method == "buffered":
-            return 2
+            return 3 if self.memory == "private" and self.payload > MAX_PAYLOAD else 2
         if self.memory != "private":
             return 0
         return 1 if self.method in _DIRECT else 2

@@ -71,10 +71,7 @@ def bench_verbs(
     if processes is not None:
         settings = replace(settings, processes=_counts(processes))
     if name is not None:
-        from user_proc.transport.kernel_control import kernel_state
-
-        kernel_state(name)  # raises if it does not run, before anything is begun
-        settings = settings.at_kernel(name)
+        settings = settings.at_kernel(name, _model_of(name))
     check_destinations(json_file, csv_file)
     with ending_signals():
         document = _measure(settings, not no_progress)
@@ -85,6 +82,19 @@ def _settings(quick: bool, tiny: bool) -> "VerbsSettings":
     from user_proc.bench.verbs.verb_settings import full_run, quick_run, tiny_run
 
     return tiny_run() if tiny else quick_run() if quick else full_run()
+
+
+def _model_of(name: str) -> str:
+    """Return the latency model of a running kernel; raises without one, or without an HCA."""
+    from user_proc.errors import KernelNotRunning, SofthcaError
+    from user_proc.transport.kernel_control import kernel_status
+
+    status = kernel_status(name)
+    if not status.running:
+        raise KernelNotRunning(name, status.folder.parent)
+    if status.hca is None:
+        raise SofthcaError(f"the kernel {name!r} runs without an HCA")
+    return str(status.hca["latency_model"])
 
 
 def _models(text: str) -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 Rules: imported with the command line, so it imports nothing of weight before it is called.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from user_proc.cli.help_pages import Command, Group
-from user_proc.cli.outcome import ending_signals
+from user_proc.cli.outcome import FAILED, complain, ending_signals
 from user_proc.cli.run_files import STANDARD_OUTPUT, check_destinations
 from user_proc.cli.run_options import JsonFile, NoProgress
 
@@ -48,14 +48,14 @@ def run(
 ) -> None:
     """Run experiments; print their rows and what follows from them.
 
-    Kernels and processes they need are their own, and nothing is left running. A bug check inside
-    an experiment is a row like any other.
+    Each is printed as it ends. Kernels and processes they need are their own, and nothing is left
+    running. A bug check inside an experiment is a row like any other.
     """
     check_destinations(json_file, None)
     with ending_signals():
-        chosen = _chosen(names)
-        text = _run(chosen, quick, not no_progress)
-    _publish(text, json_file)
+        failed = _run(_chosen(names), quick, not no_progress, json_file)
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def _chosen(names: list[str]) -> list[str]:
@@ -76,32 +76,61 @@ def _chosen(names: list[str]) -> list[str]:
     return list(chosen)
 
 
-def _run(names: list[str], quick: bool, show_progress: bool) -> str:
-    """Run them and return the run document."""
+def _run(names: list[str], quick: bool, show_progress: bool, json_file: str | None) -> bool:
+    """Run them, print each as it ends, write the document; say whether one of them failed.
+
+    The others go on then, and are in the document.
+    """
+    import sys
+
     from user_proc.bench.bench_run import marks_of
     from user_proc.bench.progress_view import make_progress
-    from user_proc.experiments.catalogue import run_experiments
+    from user_proc.experiments.catalogue import run_experiment
+    from user_proc.experiments.experiment import ExperimentFailed
     from user_proc.run_document import other_document
     from user_proc.run_provenance import begin_provenance, end_provenance
 
-    begun = begin_provenance()
-    with make_progress(show_progress) as progress:
-        results = list(run_experiments(names, quick, progress.advance))
+    begun, failed = begin_provenance(), False
+    results: list[dict[str, Any]] = []
+    views = sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout
+    for name in names:
+        try:
+            with make_progress(show_progress) as progress:
+                result = run_experiment(name, quick, progress.advance)
+        except ExperimentFailed as error:
+            complain(str(error))
+            failed = True
+            continue
+        _show(result, views, first=not results)
+        results.append(result)
     settings = {"tool": "softhca experiment", "names": names, "quick": quick}
     provenance = end_provenance(begun, marks_of(begun, (), pinned=False))
-    return other_document("experiment", provenance, settings, {"experiments": results})
+    parts = {"experiments": results}
+    _write(other_document("experiment", provenance, settings, parts), json_file)
+    return failed
 
 
-def _publish(text: str, json_file: str | None) -> None:
-    """Write the document and print the tables as a strict reader sees them."""
-    import sys
+def _show(result: dict[str, Any], views: TextIO, *, first: bool) -> None:
+    from user_proc.cli.experiment_table import HEADING, experiment_lines
 
-    from user_proc.cli.experiment_table import experiment_lines
-    from user_proc.run_document import load_strict, write_text
-
-    document: dict[str, Any] = load_strict(text)
-    if json_file is not None:
-        write_text(json_file, text)
-    views = sys.stderr if json_file == STANDARD_OUTPUT else sys.stdout
-    for line in experiment_lines(document["experiments"]):
+    if first:
+        print(HEADING, file=views)
+    print(file=views)
+    for line in experiment_lines(result):
         print(line, file=views)
+    views.flush()
+
+
+def _write(text: str, json_file: str | None) -> None:
+    from user_proc.errors import SofthcaError
+    from user_proc.run_document import write_text
+
+    if json_file is None:
+        return
+    try:
+        write_text(json_file, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        why = error.strerror or error
+        raise SofthcaError(f"{json_file} cannot be written ({why}): name another file") from error

@@ -30,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of word
 
 
 class HcaNotReset(SofthcaError):
-    """There is no HCA to reset, or none came up again."""
+    """No HCA came up again."""
 
 
 _DEFAULT = "default"
@@ -205,21 +205,12 @@ def reset_hca(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
 
 def _reset_hca(name: str) -> bool:
     """Have the kernel reset its HCA; False if none came up."""
-    from shared.nt_status import STATUS_OBJECT_NAME_NOT_FOUND
-    from shared.verb_codes import HCA_CONTROL_DEVICE, IOCTL_RESET_HCA, VERB_RESULT
-    from user_proc.errors import NtStatusError
-    from user_proc.process import UserProcess
+    from shared.verb_codes import IOCTL_RESET_HCA, VERB_RESULT
+    from user_proc.cli.hca_control import hca_control
 
     output = bytearray(VERB_RESULT.size)
-    with UserProcess.connect(name) as process:
-        try:
-            device = process.open_device(HCA_CONTROL_DEVICE)
-        except NtStatusError as error:
-            if error.status != STATUS_OBJECT_NAME_NOT_FOUND:
-                raise
-            raise HcaNotReset(f"the kernel {name!r} runs without an HCA") from error
-        with device:
-            device.device_io_control(IOCTL_RESET_HCA, None, output)
+    with hca_control(name) as device:
+        device.device_io_control(IOCTL_RESET_HCA, None, output)
     return bool(VERB_RESULT.unpack(output)[0] == 0)
 
 
@@ -272,6 +263,7 @@ def _values(kernel: "KernelStatus") -> dict[str, Any]:
         "version": kernel.version,
         "verifier": kernel.verifier,
         "uptime_s": None if kernel.uptime_ns is None else kernel.uptime_ns / _NS_PER_S,
+        "hca": kernel.hca,
         "drivers": kernel.drivers,
         "sessions": kernel.sessions,
         "cleared": kernel.cleared,
@@ -307,6 +299,7 @@ def _details(kernel: "KernelStatus") -> list[str]:
         "version": kernel.version or "unknown",
         "uptime": f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",
         "verifier": "on" if kernel.verifier else "off",
+        "hca": _hca(kernel),
         "drivers": _drivers(kernel),
         "sessions": _sessions(kernel),
         "endpoint": kernel.endpoint,
@@ -314,6 +307,14 @@ def _details(kernel: "KernelStatus") -> list[str]:
         **({"cleared": kernel.cleared} if kernel.cleared else {}),
     }
     return [f"  {title:<9} {value}" for title, value in rows.items()]
+
+
+def _hca(kernel: "KernelStatus") -> str:
+    if kernel.hca is None:
+        return "none"
+    model, factor = kernel.hca["latency_model"], kernel.hca["latency_factor"]
+    times = "" if factor == 1 or model == "prm-ceiling" else f" times {factor:g}"  # has no factor
+    return f"latency model {model}{times}, profile {kernel.hca['hca_profile'] or 'built-in'}"
 
 
 def _drivers(kernel: "KernelStatus") -> str:

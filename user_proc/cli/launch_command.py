@@ -72,6 +72,10 @@ def _run(
         "tool": "softhca launch",
         "file": str(file),
         "kernel": dict(plan.kernel.settings),
+        "faults": [
+            {**one.fault._asdict(), "after": [str(point) for point in one.after]}
+            for one in plan.faults
+        ],
         "time_limit": plan.time_limit,
         "grace": plan.grace,
         "sample_interval": plan.sample_interval,

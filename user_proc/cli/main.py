@@ -22,6 +22,7 @@ from user_proc.cli.kernel_command import kernel_commands
 from user_proc.cli.launch_command import launch
 from user_proc.cli.outcome import report_errors
 from user_proc.cli.plot_command import plot
+from user_proc.cli.port_command import set_port
 from user_proc.cli.show_command import show
 from user_proc.cli.stress_command import stress
 from user_proc.cli.top_command import top
@@ -52,6 +53,7 @@ app.command("launch", cls=Command)(launch)
 app.command("stress", cls=Command)(stress)
 app.command("top", cls=Command)(top)
 app.command("doctor", cls=Command)(doctor)
+kernel_commands.command("set-port", cls=Command)(set_port)
 app.add_typer(kernel_commands, name="kernel")
 app.add_typer(experiment_commands, name="experiment")
 app.add_typer(fault_commands, name="fault")

@@ -27,8 +27,9 @@ def plot(
 ) -> None:
     """Draw the rows of a run beside their floors.
 
-    Takes runs of every benchmark. Needs matplotlib, which is not installed
-    with the rest.
+    Takes runs of every benchmark, and of `softhca stress`: latency by count of
+    clients, completions by second. Needs matplotlib, which is not installed with
+    the rest.
     """
     from user_proc.bench.plot_view import KINDS, plot
     from user_proc.cli.run_files import read_run
@@ -36,9 +37,17 @@ def plot(
     if kind not in KINDS:
         raise typer.BadParameter(f"choose from {', '.join(KINDS)}", param_hint="--kind")
     destination = out or file.with_suffix(".png")
-    document = read_run(file, "FILE.json")
+    document = read_run(file, "FILE.json", others=("stress",))
+    is_stress = document["kind"] == "stress"
+    if is_stress and (rows or kind != KINDS[0]):
+        raise typer.BadParameter("a stress run has one picture: leave --kind and --rows out")
     try:
-        plot(document, kind, rows, destination)
+        if is_stress:
+            from user_proc.stress.stress_plot import plot_stress
+
+            plot_stress(document, destination)
+        else:
+            plot(document, kind, rows, destination)
     except ValueError as error:  # matplotlib's word for a format it does not know
         raise typer.BadParameter(str(error), param_hint="--out") from None
     typer.echo(f"wrote {destination}")

@@ -4,7 +4,7 @@ Rules: imported with the command line, so it imports nothing of weight before it
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT: Final = "-"
 
 
-def read_run(file: Path, hint: str) -> dict[str, Any]:
-    """Return the benchmark's run document in a file; a usage error says what is wrong with it."""
+def read_run(file: Path, hint: str, others: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the run document in a file, a benchmark's or of one of `others`.
+
+    A usage error says what is wrong with it.
+    """
     from user_proc.bench.row_identity import SPECS
     from user_proc.run_document import DocumentError, load_strict
 
@@ -25,10 +28,10 @@ def read_run(file: Path, hint: str) -> dict[str, Any]:
         document = load_strict(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DocumentError) as error:
         raise typer.BadParameter(f"{file}: {error}", param_hint=hint) from None
-    if document["kind"] not in SPECS:
+    kinds = (*SPECS, *others)
+    if document["kind"] not in kinds:
         raise typer.BadParameter(
-            f"{file} is of the kind {document['kind']!r}; these have rows with floors: "
-            f"{', '.join(SPECS)}",
+            f"{file} is of the kind {document['kind']!r}; this takes {', '.join(kinds)}",
             param_hint=hint,
         )
     return document

@@ -10,9 +10,7 @@ import errno
 import json
 from typing import Any, Final
 
-from shared.nt_status import STATUS_OBJECT_NAME_NOT_FOUND
 from shared.verb_codes import (
-    HCA_CONTROL_DEVICE,
     INSPECT_OUTPUT_LENGTH,
     INSPECT_QUEUE_PAIR,
     IOCTL_INSPECT_QUEUE_PAIR,
@@ -21,8 +19,8 @@ from shared.verb_codes import (
 from shared.verbs_enums import ibv_send_flags, ibv_wc_status, ibv_wr_opcode
 from user_proc.cli.columns import Column
 from user_proc.cli.device_figures import HcaSilent
-from user_proc.errors import NtStatusError, SofthcaError
-from user_proc.process import UserProcess
+from user_proc.cli.hca_control import hca_control
+from user_proc.errors import SofthcaError
 from user_proc.verbs.utils import text_of_gid
 
 Told = dict[str, Any]
@@ -59,17 +57,10 @@ class NoSuchQueuePair(SofthcaError):
 def posted_requests(name: str, queue_pair: int) -> Told:
     """Ask a kernel's HCA for what a queue pair was last asked to do."""
     output = bytearray(INSPECT_OUTPUT_LENGTH)
-    with UserProcess.connect(name) as process:
-        try:
-            device = process.open_device(HCA_CONTROL_DEVICE)
-        except NtStatusError as error:
-            if error.status != STATUS_OBJECT_NAME_NOT_FOUND:
-                raise
-            raise NoSuchQueuePair(f"the kernel {name!r} runs without an HCA") from error
-        with device:
-            length = device.device_io_control(
-                IOCTL_INSPECT_QUEUE_PAIR, INSPECT_QUEUE_PAIR.pack(queue_pair), output
-            )
+    with hca_control(name) as device:
+        length = device.device_io_control(
+            IOCTL_INSPECT_QUEUE_PAIR, INSPECT_QUEUE_PAIR.pack(queue_pair), output
+        )
     number, *_ = VERB_RESULT.unpack_from(output)
     if number == errno.EINVAL:
         raise NoSuchQueuePair(

@@ -4,7 +4,6 @@ A new one with user processes is imported and listed here; one inside a machine 
 child's own catalogue and found there.
 """
 
-from collections.abc import Iterator, Sequence
 from typing import Final
 
 from user_proc.experiments.buffering import Buffering
@@ -12,8 +11,14 @@ from user_proc.experiments.command_share import CommandShare
 from user_proc.experiments.experiment import Experiment, Progress, Result, result_of
 from user_proc.experiments.irp_or_direct import IrpOrDirect
 from user_proc.experiments.kernel_child import listed, run_in_child
+from user_proc.experiments.speed_path import SpeedPath
 
-_OWN: Final[tuple[Experiment, ...]] = (IrpOrDirect(), Buffering(), CommandShare())
+_OWN: Final[tuple[Experiment, ...]] = (
+    IrpOrDirect(),
+    Buffering(),
+    CommandShare(),
+    SpeedPath(),
+)
 
 
 def own_experiments() -> dict[str, Experiment]:
@@ -26,18 +31,14 @@ def questions() -> dict[str, str]:
     return {**listed(), **{name: one.question for name, one in own_experiments().items()}}
 
 
-def run_experiments(names: Sequence[str], quick: bool, progress: Progress) -> Iterator[Result]:
-    """Run these experiments in turn; yield each result as it is there."""
-    own = own_experiments()
-    for index, name in enumerate(names):
+def run_experiment(name: str, quick: bool, progress: Progress) -> Result:
+    """Run one experiment; ExperimentFailed if it does not come to its end."""
+    progress(0, 1, f"{name}: starting")
 
-        def told(done: int, total: int, text: str, name: str = name, index: int = index) -> None:
-            whole = max(total, 1)
-            progress(index * whole + min(done, whole), len(names) * whole, f"{name}: {text}")
+    def told(done: int, total: int, text: str) -> None:
+        progress(min(done, total), max(total, 1), f"{name}: {text}")
 
-        told(0, 1, "starting")
-        experiment = own.get(name)
-        if experiment is None:
-            yield run_in_child(name, quick, told)
-        else:
-            yield result_of(experiment, experiment.run(quick, told))
+    experiment = own_experiments().get(name)
+    if experiment is None:
+        return run_in_child(name, quick, told)
+    return result_of(experiment, experiment.run(quick, told))

@@ -26,6 +26,8 @@ USER_DEVICE: Final = BASE
 BLOCKING: Final = replace(BASE, path="blocking")
 USER_NEITHER: Final = replace(BASE, method="neither", completion="inline")
 FAST_IO: Final = replace(USER_NEITHER, path="fast_io")
+NEITHER_DPC: Final = replace(USER_NEITHER, completion="dpc")
+DECLINED: Final = replace(FAST_IO, completion="dpc")  # fast I/O cannot be pended
 
 PLAN: Final[tuple[RowSpec, ...]] = (
     IRP,
@@ -37,6 +39,8 @@ PLAN: Final[tuple[RowSpec, ...]] = (
     USER_DPC,
     USER_NEITHER,
     FAST_IO,
+    NEITHER_DPC,
+    DECLINED,
     USER_DEVICE,
     BLOCKING,
 )
@@ -47,8 +51,10 @@ COMPARED: Final = (
     ("an IRP built by the I/O manager against one by hand", BUILT, IRP),
     ("an IRP used again against a new one", REUSED, IRP),
     ("a user's IRP against fast I/O", USER_NEITHER, FAST_IO),
+    ("a request that fast I/O declines against an IRP alone", DECLINED, NEITHER_DPC),
     ("a pended IRP against a blocking call", USER_DEVICE, BLOCKING),
     ("a user's IRP against a kernel client's", USER_DPC, IRP),
+    ("the same without the user's buffers copied", NEITHER_DPC, IRP),
 )
 
 

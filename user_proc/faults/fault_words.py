@@ -27,8 +27,8 @@ FAULT_WORDS: Final[dict[str, FaultWords]] = {
     ),
     "interrupt-lost": FaultWords(
         "events are written and the line is not raised",
-        "the event comes with the next interrupt, and none is lost; a command nothing follows ends "
-        "after 60 s with EBUSY",
+        "the event comes with the next interrupt, or when the driver looks by itself: 250 ms later "
+        "while a verb waits, else within 5 s; none is lost",
     ),
     "interrupt-doubled": FaultWords(
         "the line is raised once more when there is nothing new", "nothing: each event comes once"

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from shared.fault_messages import Fault
+from shared.fault_points import MOST_FAULTS
 from user_proc.errors import SofthcaError
 from user_proc.groups.rank_wire import LAUNCH_VARIABLES
 
@@ -99,11 +101,23 @@ class KernelPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """A fault of the launch's kernel, set when every point of `after` has been reached.
+
+    One that waits for nothing is set before the first process starts.
+    """
+
+    fault: Fault
+    after: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """Everything a launch needs to know; `folder` is where the processes run."""
 
     groups: tuple[Group, ...]
     kernel: KernelPlan = KernelPlan()
+    faults: tuple[PlannedFault, ...] = ()
     barriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folder: Path = field(default_factory=Path.cwd)
     time_limit: float = 600.0
@@ -163,7 +177,19 @@ def check_plan(plan: LaunchPlan) -> None:
         _check_names(f"barriers.{name}", members, names)
         if not is_name(name):
             raise PlanError(f"barriers.{name}", "is no name for a barrier: take letters and digits")
+    _check_faults(plan, names)
     _check_order(plan)
+
+
+def _check_faults(plan: LaunchPlan, names: Sequence[str]) -> None:
+    if plan.faults and plan.kernel.running is not None:
+        raise PlanError("fault[0]", "is for a kernel of one's own: leave 'kernel.running' out")
+    if len(plan.faults) > MOST_FAULTS:
+        raise PlanError("fault[0]", f"there are {len(plan.faults)}: {MOST_FAULTS} are the most")
+    for index, one in enumerate(plan.faults):
+        key = f"fault[{index}].after"
+        for point in one.after:
+            _check_point(key, point, names)
 
 
 def _check_group(group: Group, where: str, plan: LaunchPlan) -> None:
@@ -183,11 +209,15 @@ def _check_group(group: Group, where: str, plan: LaunchPlan) -> None:
     points = [*((f"{where}.after", point) for point in group.after)]
     points += [(f"{where}.until", group.until)] if group.until is not None else []
     for key, point in points:
-        _check_names(key, [point.group], [one.name for one in plan.groups])
+        _check_point(key, point, [one.name for one in plan.groups])
         if point.group == group.name:
             raise PlanError(key, f"{group.name!r} cannot wait for itself: name another group")
-        if not is_name(point.name):
-            raise PlanError(key, f"{point.name!r} is no point: write it as in 'server:ready'")
+
+
+def _check_point(key: str, point: Point, groups: Sequence[str]) -> None:
+    _check_names(key, [point.group], groups)
+    if not is_name(point.name):
+        raise PlanError(key, f"{point.name!r} is no point: write it as in 'server:ready'")
 
 
 def _check_names(key: str, used: Sequence[str], known: Sequence[str]) -> None:

@@ -21,12 +21,14 @@ from typing import Any, Final, Protocol
 from shared.clock import now_ns
 from shared.connection_file import instance_paths
 from user_proc.errors import KernelNotRunning, KernelStartFailed, WrongKernelSetting
+from user_proc.groups.fault_schedule import FaultSchedule
 from user_proc.groups.group_plan import KernelPlan, LaunchPlan, check_plan
 from user_proc.groups.rank_rows import KernelProcess, rank_rows
 from user_proc.groups.rank_run import RankResult
-from user_proc.groups.supervisor import FAILED, SUCCESS, TIME_LIMIT, Supervisor
+from user_proc.groups.supervisor import FAILED, SUCCESS, TIME_LIMIT, Supervisor, Verdict
 from user_proc.transport.kernel_control import kernel_status
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
+from user_proc.transport.kernels_used import note_kernel
 
 EXIT_CODES: Final = {SUCCESS: 0, FAILED: 1, TIME_LIMIT: 124}
 
@@ -121,7 +123,10 @@ def _supervise(
     plan: LaunchPlan, kernel: str, folder: Path, process: KernelProcess | None, view: View
 ) -> Outcome:
     with Supervisor(plan, kernel, folder, process) as supervisor:
+        faults = FaultSchedule(plan.faults, kernel, supervisor.has_reached)
         while not supervisor.is_over:
+            if not supervisor.is_ending and (reason := faults.set_due()):
+                supervisor.end(Verdict(FAILED, reason))
             supervisor.step(_STEP_SECONDS)
             view.show(rank_rows(supervisor.ranks, supervisor.samples.latest))
         verdict = supervisor.conclude()
@@ -157,6 +162,7 @@ def _kernel_of(plan: KernelPlan, folder: Path) -> Iterator[tuple[str, KernelProc
         pidfd = os.pidfd_open(status.pid)
     except ProcessLookupError:
         raise KernelNotRunning(plan.running, status.folder.parent) from None
+    note_kernel(plan.running)
     try:
         yield plan.running, KernelProcess(status.pid, pidfd, str(status.log or ""))
     finally:

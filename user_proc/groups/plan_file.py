@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
+from user_proc.faults.fault_values import FaultFileError, parse_fault
 from user_proc.groups.group_plan import (
     MOST_RANKS,
     MOST_RESTARTS,
@@ -20,6 +21,7 @@ from user_proc.groups.group_plan import (
     KernelPlan,
     LaunchPlan,
     PlanError,
+    PlannedFault,
     Point,
     Success,
     check_plan,
@@ -104,6 +106,7 @@ def _plan(table: Table, folder: Path) -> LaunchPlan:
     plan = LaunchPlan(
         groups=groups,
         kernel=_kernel(table.table("kernel"), folder),
+        faults=tuple(_fault(one) for one in table.tables("fault")),
         barriers={name: tuple(barriers.members(name, str)) for name in barriers.names_left()},
         folder=folder,
         time_limit=table.number("time_limit", float, 0.1, MOST_SECONDS, 600.0),
@@ -136,6 +139,15 @@ def _kernel(table: Table, folder: Path) -> KernelPlan:
     if "hca_profile" in settings:
         settings["hca_profile"] = str(folder / settings["hca_profile"])
     return KernelPlan(running, name, settings)
+
+
+def _fault(table: Table) -> PlannedFault:
+    point = table.take("point", str)
+    after = tuple(_point(one, table.where("after")) for one in table.texts("after"))
+    try:
+        return PlannedFault(parse_fault(point, table.take_the_rest()), after)
+    except FaultFileError as error:
+        raise PlanError(table.path, str(error)) from None
 
 
 def _place(text: str, folder: Path) -> str:

@@ -11,6 +11,7 @@ from user_proc.groups.rank_run import RankRun
 from user_proc.groups.rank_wire import (
     ENV_GROUP,
     ENV_KERNEL,
+    ENV_PROCESS,
     ENV_RANK,
     ENV_SIZE,
     ENV_SOCKET,
@@ -28,6 +29,7 @@ def spawn_packet(run: RankRun, plan: LaunchPlan, kernel: str, endpoint: Path, to
         ENV_RANK: str(rank),
         ENV_SIZE: str(group.count),
         ENV_KERNEL: kernel,
+        ENV_PROCESS: str(run.who),
         ENV_SOCKET: str(endpoint),
         ENV_TOKEN: token,
         "PYTHONUNBUFFERED": "1",  # so that a log has what was printed before a crash

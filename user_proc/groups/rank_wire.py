@@ -29,7 +29,10 @@ ENV_GROUP: Final = "SOFTHCA_GROUP"
 ENV_RANK: Final = "SOFTHCA_RANK"
 ENV_SIZE: Final = "SOFTHCA_GROUP_SIZE"
 ENV_KERNEL: Final = "SOFTHCA_NAME"  # which the verbs look at, too
-LAUNCH_VARIABLES: Final = (ENV_SOCKET, ENV_TOKEN, ENV_GROUP, ENV_RANK, ENV_SIZE, ENV_KERNEL)
+ENV_PROCESS: Final = "SOFTHCA_PROCESS"  # what the kernel calls its sessions
+LAUNCH_VARIABLES: Final = (
+    ENV_SOCKET, ENV_TOKEN, ENV_GROUP, ENV_RANK, ENV_SIZE, ENV_KERNEL, ENV_PROCESS,
+)  # fmt: skip
 
 _LENGTH: Final = struct.Struct("<I")
 _U16: Final = 1 << 16

@@ -22,7 +22,7 @@ from typing import Final, Self
 from shared.clock import now_ns
 from user_proc.groups.exchange import Exchange, RankId
 from user_proc.groups.exchange_server import ExchangeServer
-from user_proc.groups.group_plan import READY, LaunchPlan, check_plan
+from user_proc.groups.group_plan import READY, LaunchPlan, Point, check_plan
 from user_proc.groups.guardian_link import GuardianGone, GuardianLink
 from user_proc.groups.guardian_packets import Ended, NotStarted, Packet, Started
 from user_proc.groups.process_samples import ProcessSamples
@@ -131,6 +131,15 @@ class Supervisor:
             self._guardian_has_gone(gone)
 
     # What a caller may do between steps
+
+    @property
+    def is_ending(self) -> bool:
+        """Tell whether the launch is being ended."""
+        return self._ending
+
+    def has_reached(self, point: Point) -> bool:
+        """Tell whether every rank of a group has come to a point."""
+        return self._order.has_reached(point)
 
     def run_of(self, group: str, rank: int) -> RankRun:
         """Return a rank; KeyError if there is none."""

@@ -102,6 +102,11 @@ class Table:
         """Return the keys that were not taken yet."""
         return list(self._values)
 
+    def take_the_rest(self) -> dict[str, Any]:
+        """Take the values that are left, whatever they are; somebody else judges them."""
+        rest, self._values = self._values, {}
+        return rest
+
     def refuse_the_rest(self) -> None:
         """Complain of a key that nobody took."""
         for key in self._values:

@@ -108,6 +108,17 @@ class _Segment:
         self.free = FreeRanges(len(mapping))
 
 
+class _Range:
+    """The piece of a segment that a buffer has; given back once, however often it is returned."""
+
+    __slots__ = ("length", "offset", "segment")
+
+    def __init__(self, length: int) -> None:
+        self.segment: _Segment | None = None
+        self.offset = 0
+        self.length = length
+
+
 class ArenaAllocator:
     """Cut buffers from segments: the first of 2 MiB, each next one twice as large.
 
@@ -122,7 +133,7 @@ class ArenaAllocator:
         self._next_length = FIRST_SEGMENT
         # Ranges whose last view is gone. A finalizer may run anywhere, even in the midst of
         # this class or the lifeline, so it takes no lock; `collect` does the work.
-        self._returned: deque[tuple[_Segment, int, int]] = deque()
+        self._returned: deque[_Range] = deque()
         self._closed = False
 
     def allocate(self, length: int, *, page_aligned: bool = False) -> ArenaBuffer:
@@ -132,14 +143,18 @@ class ArenaAllocator:
         if os.getpid() != self._owner:
             raise ForkedProcess(self._lifeline.name)
         alignment = PAGE_SIZE if page_aligned else ALIGNMENT
-        taken = -(-length // ALIGNMENT) * ALIGNMENT
+        part = _Range(-(-length // ALIGNMENT) * ALIGNMENT)
         with self._lock:
             if self._closed:
                 raise ConnectionClosed(self._lifeline.name)
             self._take_back()
-            segment, offset = self._take(taken, alignment)
-            block = (ctypes.c_ubyte * length).from_buffer(segment.mapping, offset)
-        returned = weakref.finalize(block, self._returned.append, (segment, offset, taken))
+            segment, offset = part.segment, part.offset = self._take(part.length, alignment)
+            try:
+                block = (ctypes.c_ubyte * length).from_buffer(segment.mapping, offset)
+                returned = weakref.finalize(block, self._returned.append, part)
+            except BaseException:  # a signal handler's; the finalizer may be there already
+                self._returned.append(part)
+                raise
         returned.atexit = False
         return ArenaBuffer(self, block)
 
@@ -224,17 +239,21 @@ class ArenaAllocator:
                 os.close(descriptor)
             base = ctypes.addressof(ctypes.c_ubyte.from_buffer(mapping))
             self._lifeline.arena_mapped(arena_id, base)
-        except BaseException:
+            segment = _Segment(arena_id, mapping, base, shared)
+            self._segments.append(segment)
+        except BaseException:  # also a signal handler's, at any point
+            self._segments = [one for one in self._segments if one.arena_id != arena_id]
             self._lifeline.free_arena(arena_id)
             raise
-        segment = _Segment(arena_id, mapping, base, shared)
-        self._segments.append(segment)
         return segment
 
     def _take_back(self) -> None:
         while self._returned:
-            segment, offset, length = self._returned.popleft()
-            segment.free.give_back(offset, length)
+            part = self._returned.popleft()
+            segment, part.segment = part.segment, None
+            if segment is None:
+                continue
+            segment.free.give_back(part.offset, part.length)
             if segment.free.is_all_free and self._is_spare(segment):
                 self._give_up(segment)
 

@@ -4,6 +4,8 @@ Every post and every polled completion is stamped; one request in so many is sig
 completion stands for those before it. Over UD and UC a sender may not overrun the receiver, or
 messages would be lost: the receiver answers every half of its queue with a message of one byte.
 
+A side that does both, since both directions are measured at once, never sleeps.
+
 Rules: main thread.
 Spec: linux-rdma/perftest, perftest_resources.c (run_iter_bw).
 """
@@ -13,14 +15,14 @@ import sys
 from typing import Final
 
 from shared.clock import now_ns
-from user_proc.perftest.completion_loops import Completions
+from user_proc.perftest.completion_loops import Completions, Patience
 from user_proc.perftest.endpoint import Endpoint
 from user_proc.perftest.measured_window import Window
 from user_proc.perftest.peer_link import PeerLink, field
 from user_proc.perftest.tool_options import Options
 from user_proc.verbs.wr import SendWR
 
-_BATCH: Final = 32
+BATCH: Final = 32
 _ENDLESS: Final = sys.maxsize
 
 CREDIT_BYTES: Final = 1  # of a message that says that there is room again
@@ -97,30 +99,44 @@ class BandwidthSender:
         self._link: Final = link
         self._options: Final = options
         self._opcode: Final = opcode
-        self._completions: Final = Completions(endpoint.send_cq, link, endpoint.send_channel)
-        needed = endpoint.loses_messages and opcode == "SEND"
+        self._completions: Final = Completions(
+            endpoint.send_cq, endpoint.receive_cq, link, endpoint.send_channel
+        )
+        needed = endpoint.loses_messages and options.takes_receives
         self._credits: Final = Credits(endpoint, link) if needed else None
 
-    def run(self, size: int, run: BandwidthRun) -> None:
-        """Send every message of a size, and wait until all are done."""
-        options, chain = self._options, self._options.post_list
-        lanes = [
-            _Lane(self._endpoint, index, self._opcode, size, chain) for index in range(options.qps)
-        ]
-        for lane in lanes:
-            lane.goal = _ENDLESS if run.window else options.iterations
-        moderation = options.moderation_of(size)
-        run.begin = now_ns()
-        while any(lane.done < lane.goal for lane in lanes):
-            if run.window and now_ns() >= run.window.stop and lanes[0].goal == _ENDLESS:
-                for lane in lanes:
-                    lane.finish()
-            posted = self._post(lanes, moderation, run)
-            self._reap(lanes, run, wait=not posted and self._credits is None)
+    def run(self, size: int, run: BandwidthRun, number: int) -> None:
+        """Send so many messages on each queue pair, and wait until all are done."""
+        self.start(size, run, number)
+        while self.step(wait=True):
+            pass
         if run.window:
             self._link.send(sent=run.count)
 
-    def _post(self, lanes: list[_Lane], moderation: int, run: BandwidthRun) -> bool:
+    def start(self, size: int, run: BandwidthRun, number: int) -> None:
+        """Be ready to send so many messages; with a window as many as there is time for."""
+        chain = self._options.post_list
+        self._lanes = [
+            _Lane(self._endpoint, index, self._opcode, size, chain)
+            for index in range(self._options.qps)
+        ]
+        for lane in self._lanes:
+            lane.goal = _ENDLESS if run.window else number
+        self._moderation = self._options.moderation_of(size)
+        self._run = run
+        run.begin = now_ns()
+
+    def step(self, wait: bool) -> bool:
+        """Post and take what there is; False once everything is done."""
+        lanes, run = self._lanes, self._run
+        if run.window and now_ns() >= run.window.stop and lanes[0].goal == _ENDLESS:
+            for lane in lanes:
+                lane.finish()
+        posted = self._post(lanes, run)
+        self._reap(lanes, run, wait=wait and not posted and self._credits is None)
+        return any(lane.done < lane.goal for lane in lanes)
+
+    def _post(self, lanes: list[_Lane], run: BandwidthRun) -> bool:
         """Post as much as there is room for; tell whether that was anything."""
         depth, chain = self._options.tx_depth, self._options.post_list
         credit, posts = self._credits, run.posts if run.keep_posts else None
@@ -131,14 +147,14 @@ class BandwidthSender:
                     break
                 if posts is not None:
                     posts.extend([now_ns()] * chain)
-                lane.post(moderation)
+                lane.post(self._moderation)
                 any_posted = True
         return any_posted
 
     def _reap(self, lanes: list[_Lane], run: BandwidthRun, wait: bool) -> None:
         busy = any(lane.posted > lane.done for lane in lanes)
         take = self._completions.wait if wait and busy else self._completions.poll
-        for one in take(_BATCH):
+        for one in take(BATCH):
             lane = lanes[self._endpoint.index_of[one.qp_num]]
             number, lane.done = one.wr_id - lane.done, one.wr_id
             run.note(number)
@@ -149,14 +165,14 @@ class Credits:
 
     def __init__(self, endpoint: Endpoint, link: PeerLink) -> None:
         self._endpoint: Final = endpoint
-        self._arrivals: Final = Completions(endpoint.receive_cq, link)
+        self._arrivals: Final = Completions(endpoint.receive_cq, endpoint.send_cq, link)
         self._room: Final = [endpoint.receive_share] * len(endpoint.qps)
         endpoint.fill_receives()
 
     def take(self, index: int, number: int) -> bool:
         """Use room for so many, if there is so much."""
         if self._room[index] < number:
-            for one in self._arrivals.poll(_BATCH):
+            for one in self._arrivals.poll(BATCH):
                 found = self._endpoint.index_of[one.qp_num]
                 self._room[found] += _half(self._endpoint)
                 self._endpoint.post_receive(found)
@@ -167,45 +183,83 @@ class Credits:
 
 
 class BandwidthReceiver:
-    """The side whose receives take the sends."""
+    """The side whose receives take the messages."""
 
     def __init__(self, endpoint: Endpoint, link: PeerLink) -> None:
         self._endpoint: Final = endpoint
         self._link: Final = link
-        self._arrivals: Final = Completions(endpoint.receive_cq, link, endpoint.receive_channel)
-        self._sends: Final = Completions(endpoint.send_cq, link)
+        self._arrivals: Final = Completions(
+            endpoint.receive_cq, endpoint.send_cq, link, endpoint.receive_channel
+        )
+        self._sends: Final = Completions(endpoint.send_cq, endpoint.receive_cq, link)
         self._owed: Final = [0] * len(endpoint.qps)
         self._under_way = 0
         endpoint.fill_receives()
 
     def run(self, run: BandwidthRun, total: int | None) -> None:
         """Take so many messages; without a number, until the sender says how many there were."""
+        self.start(run, total)
+        while self.step(wait=True):
+            pass
+
+    def start(self, run: BandwidthRun, total: int | None) -> None:
+        """Be ready to take them."""
+        self._run, self._total = run, total
         endpoint = self._endpoint
-        credit = None if not endpoint.loses_messages else [
+        self._credit = [
             endpoint.request(index, "SEND", CREDIT_BYTES) for index in range(len(endpoint.qps))
-        ]  # fmt: skip
-        while total is None or run.count < total:
-            found = self._arrivals.wait(_BATCH, until_word=total is None)
-            if not found:
-                total = field(self._link.receive(), "sent", int)
-                continue
+        ] if endpoint.loses_messages else None  # fmt: skip
+
+    def step(self, wait: bool) -> bool:
+        """Take what there is; False once everything has come."""
+        endpoint, run, total = self._endpoint, self._run, self._total
+        if total is not None and run.count >= total:
+            return False
+        if wait:
+            found = self._arrivals.wait(BATCH, until_word=total is None)
+        else:
+            found = self._arrivals.poll(BATCH)
+        if found:
             run.note(len(found))
-            for one in found:
-                index = endpoint.index_of[one.qp_num]
-                endpoint.post_receive(index)
-                if credit is not None:
-                    self._give_credit(index, credit[index])
+        elif total is None and self._link.look():
+            self._total = field(self._link.receive(), "sent", int)
+        for one in found:
+            index = endpoint.index_of[one.qp_num]
+            endpoint.post_receive(index)
+            if self._credit is not None:
+                self._give_credit(index, self._credit[index])
+        return True
 
     def _give_credit(self, index: int, message: SendWR) -> None:
         self._owed[index] += 1
         if self._owed[index] < _half(self._endpoint):
             return
         self._owed[index] = 0
-        self._under_way -= len(self._sends.poll(_BATCH))
+        self._under_way -= len(self._sends.poll(BATCH))
         while self._under_way >= self._endpoint.plan.send_depth:
-            self._under_way -= len(self._sends.wait(_BATCH))
+            self._under_way -= len(self._sends.wait(BATCH))
         self._endpoint.qps[index].post_send(message)
         self._under_way += 1
+
+
+def both_ways(
+    sender: BandwidthSender,
+    receiver: BandwidthReceiver,
+    sent: BandwidthRun,
+    taken: BandwidthRun,
+    link: PeerLink,
+) -> None:
+    """Send and take at once, both started before, until both are done."""
+    patience = Patience()
+    sends = receives = True
+    while sends or receives:
+        if sends:
+            sends = sender.step(wait=not receives)
+            if not sends and sent.window:
+                link.send(sent=sent.count)
+        if receives:
+            receives = receiver.step(wait=not sends)
+        patience.look(sent.count + taken.count)
 
 
 def _half(endpoint: Endpoint) -> int:

@@ -13,22 +13,44 @@ from collections.abc import Callable
 from typing import Final
 
 from shared.clock import now_ns
+from shared.verbs_enums import ibv_wc_status
 from user_proc.perftest.peer_link import PeerLink
 from user_proc.perftest.tool_errors import ToolFailed
 from user_proc.verbs.completion import WC, cqe_status_to_str
 from user_proc.verbs.cq import CQ, CompChannel
 
+_SUCCESS: Final = int(ibv_wc_status.IBV_WC_SUCCESS)
+_FLUSHED: Final = int(ibv_wc_status.IBV_WC_WR_FLUSH_ERR)
 _LOOKS: Final = 64  # empty ones between two looks for the other side
 _SLEEP_MS: Final = 500  # between two looks at the kernel, where events are awaited
 _PATIENCE_NS: Final = 120 * 10**9
 _DEATH_SECONDS: Final = 0.5  # its requests fail before its connection ends
 
 
-class Completions:
-    """One completion queue."""
+class Patience:
+    """How long a loop goes on that finds nothing."""
 
-    def __init__(self, cq: CQ, link: PeerLink, channel: CompChannel | None = None) -> None:
+    def __init__(self) -> None:
+        self._seen = -1
+        self._until = 0
+
+    def look(self, progress: int) -> None:
+        """Give up if this is what it was for too long."""
+        now = now_ns()
+        if progress != self._seen:
+            self._seen, self._until = progress, now + _PATIENCE_NS
+        elif now > self._until:
+            raise ToolFailed(f"nothing has come for {_PATIENCE_NS // 10**9} s")
+
+
+class Completions:
+    """One completion queue; `beside` is the other one of the same queue pairs."""
+
+    def __init__(
+        self, cq: CQ, beside: CQ, link: PeerLink, channel: CompChannel | None = None
+    ) -> None:
         self._cq: Final = cq
+        self._beside: Final = beside
         self._link: Final = link
         self._channel: Final = channel
         self._empty = 0
@@ -48,7 +70,7 @@ class Completions:
 
     def wait(self, most: int, until_word: bool = False) -> list[WC]:
         """Wait for at least one; with `until_word` none once the other side has sent a word."""
-        deadline = 0
+        patience: Patience | None = None  # until something does not come at once
         while True:
             found = self.poll(most)
             if not found and self._channel is not None:
@@ -59,9 +81,8 @@ class Completions:
                 return found
             if until_word and self._link.look():
                 return self.poll(most)
-            deadline = deadline or now_ns() + _PATIENCE_NS
-            if now_ns() > deadline:
-                raise ToolFailed(f"nothing has come for {_PATIENCE_NS // 10**9} s")
+            patience = patience or Patience()
+            patience.look(0)
 
     def _sleep(self, channel: CompChannel, most: int, until_word: bool) -> list[WC]:
         """Arm, look once more, and sleep until something happens."""
@@ -83,10 +104,20 @@ class Completions:
     def _fail(self, completion: WC) -> None:
         """Say why a request failed: the other side's death, if that is it."""
         self._link.look_within(_DEATH_SECONDS)
+        if completion.status == _FLUSHED:
+            completion = self._cause() or completion
         raise ToolFailed(
             f"a request failed with '{cqe_status_to_str(completion.status)}' "
             f"(vendor error {completion.vendor_err:#x})"
         )
+
+    def _cause(self) -> WC | None:
+        """Find what failed before the others were flushed: it may be in either queue."""
+        for cq in (self._beside, self._cq):
+            while found := cq.poll(1)[1]:
+                if found[0].status not in (_SUCCESS, _FLUSHED):
+                    return found[0]
+        return None
 
 
 class ByteWait:
@@ -100,6 +131,7 @@ class ByteWait:
     def wait(self, memory: memoryview, value: int, until_word: bool = False) -> bool:
         """Wait until the first byte is `value`; False if a word came from the other side first."""
         looks = 0
+        patience: Patience | None = None
         while memory[0] != value:
             looks += 1
             if looks > self._spin:
@@ -108,4 +140,6 @@ class ByteWait:
                 self._reap()
                 if self._link.look() and until_word:
                     return memory[0] == value
+                patience = patience or Patience()
+                patience.look(0)
         return True

@@ -9,9 +9,8 @@ Spec: linux-rdma/perftest, perftest_resources.c (fixed values); ibv_modify_qp(3)
 
 import contextlib
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from shared.verbs_enums import (
     ibv_access_flags,
@@ -20,7 +19,7 @@ from shared.verbs_enums import (
     ibv_send_flags,
     ibv_wr_opcode,
 )
-from user_proc.perftest.peer_link import field
+from user_proc.perftest.address import Address
 from user_proc.perftest.tool_errors import ToolFailed
 from user_proc.verbs.addr import AH, GID, AHAttr, GlobalRoute
 from user_proc.verbs.cq import CQ, CompChannel
@@ -39,7 +38,6 @@ INLINE: Final = int(ibv_send_flags.IBV_SEND_INLINE)
 
 _RNR_TIMER: Final = 12
 _RNR_RETRIES: Final = 7
-_HOPS: Final = 64
 _LARGEST_PSN: Final = 1 << 24
 _PAGE: Final = 4096
 _SPARE: Final = 64  # a GRH, and a line of its own for whoever waits on a last byte
@@ -71,51 +69,12 @@ class EndpointPlan:
     retries: int
     service_level: int
     outstanding: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a side is: what the two tell each other."""
-
-    lid: int
-    gid: str
-    qps: tuple[tuple[int, int], ...]  # number and first PSN
-    rkey: int
-    base: int
-
-    def fields(self) -> dict[str, object]:
-        """Give it as a message."""
-        return {
-            "lid": self.lid,
-            "gid": self.gid,
-            "qps": self.qps,
-            "rkey": self.rkey,
-            "base": self.base,
-        }
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any], qps: int) -> "Address":
-        """Read a message; ToolFailed unless it has so many queue pairs."""
-        try:
-            pairs = tuple((int(qpn), int(psn)) for qpn, psn in field(message, "qps", list))
-        except (TypeError, ValueError) as error:
-            raise ToolFailed("the other side's addresses cannot be understood") from error
-        numbers = [number for pair in pairs for number in pair]
-        lid, key, base = (field(message, name, int) for name in ("lid", "rkey", "base"))
-        gid = field(message, "gid", str)
-        bounds = [(number, 24) for number in numbers] + [(lid, 16), (key, 32), (base, 64)]
-        if any(not 0 <= number < 1 << bits for number, bits in bounds) or not _is_gid(gid):
-            raise ToolFailed("the other side's addresses cannot be understood")
-        if len(pairs) != qps:
-            raise ToolFailed(f"the other side has {len(pairs)} queue pairs, this one {qps}")
-        return cls(lid, gid, pairs, key, base)
-
-
-def _is_gid(text: str) -> bool:
-    """Tell whether it is a GID, or nothing, which stands for none."""
-    with contextlib.suppress(PyverbsError, ValueError):
-        return not text or bool(GID(text).gid)
-    return False
+    vector: int = 0
+    dlid: int | None = None
+    pkey_index: int = 0
+    hop_limit: int = 64
+    traffic_class: int = 0
+    flow_label: int = 0
 
 
 class Endpoint:
@@ -150,8 +109,8 @@ class Endpoint:
         self.receive_channel = CompChannel(context) if plan.events else None
         sends = plan.qps * plan.send_depth
         receives = plan.receive_depth * (1 if plan.use_srq else plan.qps)
-        self.send_cq = CQ(context, sends, None, self.send_channel)
-        self.receive_cq = CQ(context, receives, None, self.receive_channel)
+        self.send_cq = CQ(context, sends, None, self.send_channel, plan.vector)
+        self.receive_cq = CQ(context, receives, None, self.receive_channel, plan.vector)
         self.srq = None
         if plan.use_srq:
             self.srq = SRQ(self.pd, SrqInitAttr(SrqAttr(plan.receive_depth, 1)))
@@ -191,7 +150,7 @@ class Endpoint:
         self.peer = peer
         for index, qp in enumerate(self.qps):
             if self.plan.connection == "UD":
-                attr = QPAttr(port_num=self.plan.port)
+                attr = self._own()
                 attr.qkey, attr.sq_psn = QKEY, self.psns[index]
                 qp.to_rts(attr)
             else:
@@ -199,8 +158,13 @@ class Endpoint:
         if self.plan.connection == "UD":
             self.ah = AH(self.pd, attr=self._path(peer))
 
-    def _connected(self, index: int, peer: Address) -> QPAttr:
+    def _own(self) -> QPAttr:
         attr = QPAttr(port_num=self.plan.port)
+        attr.pkey_index = self.plan.pkey_index
+        return attr
+
+    def _connected(self, index: int, peer: Address) -> QPAttr:
+        attr = self._own()
         attr.qp_access_flags = _ACCESS
         attr.path_mtu = ibv_mtu[f"IBV_MTU_{self.mtu}"]
         attr.dest_qp_num, attr.rq_psn = peer.qps[index]
@@ -216,9 +180,13 @@ class Endpoint:
         if self.gid is not None:
             if not peer.gid:
                 raise ToolFailed("the other side uses no GID: give -x to both")
-            route = GlobalRoute(GID(peer.gid), 0, self.plan.gid_index or 0, _HOPS)
+            plan = self.plan
+            route = GlobalRoute(
+                GID(peer.gid), plan.flow_label, plan.gid_index or 0, plan.hop_limit,
+                plan.traffic_class,
+            )  # fmt: skip
         return AHAttr(
-            dlid=peer.lid,
+            dlid=peer.lid if self.plan.dlid is None else self.plan.dlid,
             sl=self.plan.service_level,
             port_num=self.plan.port,
             is_global=int(route is not None),

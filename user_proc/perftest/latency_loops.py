@@ -41,7 +41,9 @@ class _Sender:
 
     def __init__(self, endpoint: Endpoint, link: PeerLink, opcode: str) -> None:
         self.endpoint: Final = endpoint
-        self.completions: Final = Completions(endpoint.send_cq, link, endpoint.send_channel)
+        self.completions: Final = Completions(
+            endpoint.send_cq, endpoint.receive_cq, link, endpoint.send_channel
+        )
         self._opcode: Final = opcode
         self._posted = 0
         self._under_way = False
@@ -68,12 +70,14 @@ class _Sender:
 
 
 class SendGame:
-    """Sends there and back; the receive queue tells of the other side's."""
+    """Sends, or writes with immediate data, there and back: a receive tells of the other side's."""
 
-    def __init__(self, endpoint: Endpoint, link: PeerLink) -> None:
-        self._sender: Final = _Sender(endpoint, link, "SEND")
+    def __init__(self, endpoint: Endpoint, link: PeerLink, opcode: str) -> None:
+        self._sender: Final = _Sender(endpoint, link, opcode)
         self._endpoint: Final = endpoint
-        self._arrivals: Final = Completions(endpoint.receive_cq, link, endpoint.receive_channel)
+        self._arrivals: Final = Completions(
+            endpoint.receive_cq, endpoint.send_cq, link, endpoint.receive_channel
+        )
         endpoint.fill_receives()
 
     def start(self, size: int) -> None:
@@ -121,7 +125,9 @@ class ReadGame:
 
     def __init__(self, endpoint: Endpoint, link: PeerLink) -> None:
         self._endpoint: Final = endpoint
-        self._completions: Final = Completions(endpoint.send_cq, link, endpoint.send_channel)
+        self._completions: Final = Completions(
+            endpoint.send_cq, endpoint.receive_cq, link, endpoint.send_channel
+        )
 
     def start(self, size: int) -> None:
         """Be ready for reads of a size."""
@@ -141,7 +147,9 @@ class AtomicGame:
 
     def __init__(self, endpoint: Endpoint, link: PeerLink, kind: str) -> None:
         self._endpoint: Final = endpoint
-        self._completions: Final = Completions(endpoint.send_cq, link, endpoint.send_channel)
+        self._completions: Final = Completions(
+            endpoint.send_cq, endpoint.receive_cq, link, endpoint.send_channel
+        )
         self._swaps: Final = kind == "CMP_AND_SWAP"
 
     def start(self, size: int) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from user_proc.errors import ConnectionClosed, KernelDied
-from user_proc.perftest.endpoint import Address, Endpoint
+from user_proc.perftest.address import Address
+from user_proc.perftest.endpoint import Endpoint
 from user_proc.perftest.peer_link import PeerLink, connect, field, listen
 from user_proc.perftest.tool_errors import ToolFailed
 from user_proc.perftest.tool_kernel import kernel_for_server

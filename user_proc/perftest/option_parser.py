@@ -1,6 +1,7 @@
 """What the options of all tools are made of: numbers with bounds, refusals, one-sentence errors."""
 
 import argparse
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn
 
@@ -63,3 +64,14 @@ def number(least: int, most: int) -> Callable[[str], int]:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
 
     return convert
+
+
+def positive(text: str) -> float:
+    """Convert a text to a number above 0, of any size."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isfinite(value) and value > 0:
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")

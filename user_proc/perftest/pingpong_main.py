@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from shared.clock import now_ns
+from user_proc.perftest.address import Address
 from user_proc.perftest.completion_loops import Completions
 from user_proc.perftest.data_check import CLIENT, SERVER, find_fault, prepare
 from user_proc.perftest.ending_signals import exit_code_of
-from user_proc.perftest.endpoint import Address, Endpoint, EndpointPlan
+from user_proc.perftest.endpoint import Endpoint, EndpointPlan
 from user_proc.perftest.meeting import agree_on_data, connect_endpoints, join, serve
 from user_proc.perftest.option_parser import EMULATOR, OptionParser, number
+from user_proc.perftest.option_table import DEVICE, MTUS, mtu
 from user_proc.perftest.peer_link import DEFAULT_PORT, PeerLink
 from user_proc.perftest.tool_errors import WrongOptions
 from user_proc.perftest.tool_kinds import LARGEST_MESSAGE
-from user_proc.perftest.tool_options import DEVICE, MTUS, mtu
 
 _BATCH: Final = 64
 _SEND_DEPTH: Final = 64
@@ -54,7 +55,9 @@ def _parse(name: str, arguments: Sequence[str]) -> argparse.Namespace:
     if name == "srq_pingpong":
         add("-q", "--num-qp", dest="qps", type=number(1, 1024), default=16, help="queue pairs (16)")
     parser.refuse(("-o", "--odp", "-P", "--prefetch"), "memory is always resident")
-    parser.refuse(("-t", "--ts", "-j", "--dm", "-N", "--new_send"), "the device does not have it")
+    parser.refuse(
+        ("-t", "--ts", "-j", "--dm", "-N", "--new_send"), "the plain calls and an arena are used"
+    )
     given = parser.parse_args(arguments)
     if given.qps > min(given.rx_depth, given.iters):
         raise WrongOptions("-q: each queue pair needs a receive (-r) and a message (-n)")
@@ -111,8 +114,8 @@ def _plan(name: str, given: argparse.Namespace) -> EndpointPlan:
 
 def _play(endpoint: Endpoint, link: PeerLink, given: argparse.Namespace, first: bool) -> int:
     """Send and answer until every message has been there and back; give the nanoseconds."""
-    arrivals = Completions(endpoint.receive_cq, link, endpoint.receive_channel)
-    sends = Completions(endpoint.send_cq, link, endpoint.send_channel)
+    arrivals = Completions(endpoint.receive_cq, endpoint.send_cq, link, endpoint.receive_channel)
+    sends = Completions(endpoint.send_cq, endpoint.receive_cq, link, endpoint.send_channel)
     requests = [endpoint.request(index, "SEND", given.size) for index in range(given.qps)]
     sent = received = done = 0
     begin = now_ns()

@@ -8,7 +8,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 _US: Final = 1000.0
@@ -43,6 +43,7 @@ class TimedLatency:
     iterations: int
     average: float
     per_second: float
+    cpu: float | None = None  # percent of all processors, if asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,16 @@ class Bandwidth:
     iterations: int
     peak: float | None  # messages a second, as the next one
     average: float
+    cpu: float | None = None  # percent of all processors, if asked for
 
     def rate(self, messages: float, gigabits: bool) -> float:
         """Give MiB/s or Gb/s."""
         return messages * self.size * 8 / 1e9 if gigabits else messages * self.size / _MIB
+
+    def with_other(self, other: "Bandwidth") -> "Bandwidth":
+        """Give both directions together; the iterations are those of one."""
+        peak = None if self.peak is None or other.peak is None else self.peak + other.peak
+        return replace(self, peak=peak, average=self.average + other.average)
 
 
 def samples_of(stamps: Sequence[int], halve: bool) -> list[float]:

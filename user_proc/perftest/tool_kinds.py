@@ -32,11 +32,6 @@ class Tool:
         return self.is_latency and self.operation in (SEND, WRITE)
 
     @property
-    def both_report(self) -> bool:
-        """Tell whether the server prints rows of its own."""
-        return self.operation == SEND or self.is_ping_pong
-
-    @property
     def is_remote(self) -> bool:
         """Tell whether requests name memory of the other side."""
         return self.operation != SEND

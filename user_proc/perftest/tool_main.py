@@ -13,7 +13,7 @@ from user_proc.perftest.latency_loops import SEND_DEPTH
 from user_proc.perftest.measurement import Measurement
 from user_proc.perftest.meeting import connect_endpoints, join, serve
 from user_proc.perftest.peer_link import PeerLink
-from user_proc.perftest.tool_kinds import SEND, TOOLS
+from user_proc.perftest.tool_kinds import TOOLS
 from user_proc.perftest.tool_options import Options, parse_options
 from user_proc.perftest.tool_report import Report
 
@@ -44,7 +44,7 @@ def _run(options: Options) -> None:
 def _plan(options: Options) -> EndpointPlan:
     """Say what a run needs."""
     tool = options.tool
-    receives = options.rx_depth if tool.operation == SEND else 1
+    receives = options.rx_depth if options.takes_receives else 1
     return EndpointPlan(
         device=options.device,
         port=options.ib_port,
@@ -56,8 +56,14 @@ def _plan(options: Options) -> EndpointPlan:
         use_srq=options.use_srq,
         inline=options.inline,
         events=options.events,
+        vector=options.vector,
         mtu=options.mtu,
+        dlid=options.dlid,
+        pkey_index=options.pkey_index,
         gid_index=options.gid_index,
+        hop_limit=options.hop_limit,
+        traffic_class=options.traffic_class,
+        flow_label=options.flow_label,
         timeout=options.timeout,
         retries=options.retries,
         service_level=options.service_level,

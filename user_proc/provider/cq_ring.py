@@ -65,11 +65,10 @@ class CqRing:
         "_arm_slot",
         "_arm_words",
         "_buffer",
+        "_complete",
         "_consumer_slot",
         "_index",
         "_next",
-        "_queues",
-        "_released",
         "_swept",
         "_writer",
         "lock",
@@ -84,13 +83,12 @@ class CqRing:
         arm_slot: int,
     ) -> None:
         self._writer: Final = writer
-        self._queues: Final = queues
+        self._complete: Final = queues.complete
         self._buffer = _Buffer(view)
         self._next: _Buffer | None = None
         self._consumer_slot: Final = consumer_slot
         self._arm_slot: Final = arm_slot
         self._index = 0
-        self._released = False
         self._arm_words: Final = ArmWords(writer.word(arm_slot))
         self._swept: Final[set[int]] = set()
         self.lock: Final = threading.Lock()
@@ -101,27 +99,46 @@ class CqRing:
         found: list[Completion] = []
         with self.lock:
             first = index = self._index
-            while len(found) < limit and not self._released:
+            while len(found) < limit:
                 buffer = self._buffer
-                if not buffer.holds(index):
+                # As `holds` and `entry` do: who waits looks here all the time.
+                place = index & buffer.mask
+                if buffer.words[place * _WORDS + CQE_VALID_WORD] != index + 1:
                     if self._next is None or not self._next.holds(index):
                         break
                     buffer = self._switch(self._next)
-                entry = buffer.entry(index)
+                    place = index & buffer.mask
+                publish_fence()
+                entry = _unpack(buffer.view, place * CQE_SIZE)
                 index += 1
                 if self._swept and index - 1 in self._swept:
                     self._swept.discard(index - 1)
                     continue
-                wr_id = self._queues.complete(
-                    entry[_QPN], entry[_POSITION], entry[_IS_SEND], entry[_SRQN]
-                )
-                if wr_id is not None and entry[_QPN] != _REMOVED:
+                qpn = entry[_QPN]
+                wr_id = self._complete(qpn, entry[_POSITION], entry[_IS_SEND], entry[_SRQN])
+                if wr_id is not None and qpn != _REMOVED:
                     found.append((wr_id, entry))
             if index != first:
                 self._index = index
                 publish_fence()
                 self._writer.store(self._consumer_slot, index)
         return found
+
+    def look_on(self, looks: int) -> bool:
+        """Look so many times for the next entry, or until it is there; takes nothing.
+
+        Without the lock: what others do meanwhile makes it look in vain at most.
+        """
+        index, buffer = self._index, self._buffer
+        words, place = buffer.words, (index & buffer.mask) * _WORDS + CQE_VALID_WORD
+        valid = index + 1
+        try:
+            for _ in range(looks):
+                if words[place] == valid:
+                    return True
+        except ValueError:  # it was released
+            pass
+        return False
 
     def arm(self, solicited_only: bool) -> None:
         """Ask for one event, at the next entry or the next solicited one.
@@ -133,7 +150,7 @@ class CqRing:
             index = self._index
             word = self._arm_words.next(index, solicited_only)
             sleeps = self._writer.note(RING_CQ_ARM, self._arm_slot, word)
-            if sleeps and not self._released and self._holder(index) is not None:
+            if sleeps and self._holder(index) is not None:
                 self._writer.wake()
 
     def sweep(self, qpn: int) -> None:
@@ -143,12 +160,12 @@ class CqRing:
         """
         with self.lock:
             index = self._index
-            while not self._released and (buffer := self._holder(index)) is not None:
+            while (buffer := self._holder(index)) is not None:
                 entry = buffer.entry(index)
                 if entry[_QPN] in (qpn, _REMOVED) and index not in self._swept:
                     self._swept.add(index)
                     if entry[_SRQN] and not entry[_IS_SEND]:
-                        self._queues.complete(qpn, entry[_POSITION], 0, entry[_SRQN])
+                        self._complete(qpn, entry[_POSITION], 0, entry[_SRQN])
                 index += 1
 
     @property
@@ -176,10 +193,11 @@ class CqRing:
     def release(self) -> None:
         """Let go of the memory."""
         with self.lock:
-            self._released = True
-            self._buffer.release()
-            if self._next is not None:
-                self._next.release()
+            old, new = self._buffer, self._next
+            self._buffer, self._next = _Buffer(memoryview(bytes(CQE_SIZE))), None  # never an entry
+            old.release()
+            if new is not None:
+                new.release()
 
     def _holder(self, index: int) -> _Buffer | None:
         """Give the buffer that has the entry at a position, if either has."""

@@ -88,7 +88,9 @@ class SendRing:
             self._view[at : at + len(entry)] = entry
             self._wr_ids[index] = wr_id
             self.head = head = head + 1
-            self._writer.ring(self._kind, self._slot, head)
+            writer = self._writer
+            if writer.note(self._kind, self._slot, head):  # as `publish` does
+                writer.wake()
         return True
 
     def publish(self) -> None:

@@ -90,13 +90,13 @@ class StressResult:
         return sum(one.kind == kind for one in self.failures)
 
     def parts(self) -> dict[str, Any]:
-        """Return the parts of the run document; latencies are those of the largest count."""
+        """Return the parts; `clients` and latencies are those of the largest count."""
         totals = [one.total() for one in self.counts]
         largest = max(totals, key=lambda one: one["clients"])
         return {
             "seed": self.seed,
-            "clients": [one["clients"] for one in totals],
-            "seconds": sum(one["seconds"] for one in totals),
+            "clients": largest["clients"],
+            "seconds": round(sum(one["seconds"] for one in totals), 3),
             "operations": sum(one["operations"] for one in totals),
             "completions": sum(one["completions"] for one in totals),
             "lost": self._found(LOST),

@@ -19,7 +19,8 @@ import zmq
 
 from shared.envelope import KIND_ECHO, MAX_PAYLOAD, REQUEST_ID_SHIFT
 from shared.messages import Welcome
-from user_proc.errors import ConnectionClosed, ForkedProcess, SofthcaError
+from shared.nt_status import STATUS_TOO_MANY_THREADS
+from user_proc.errors import ConnectionClosed, ForkedProcess, NtStatusError, SofthcaError
 from user_proc.transport.burst_port import BurstPort
 from user_proc.transport.completion_table import CompletionTable, Credit, PendingRequest
 from user_proc.transport.listener import CompletionListener
@@ -91,6 +92,7 @@ class KernelChannel:
         self._endpoint: Final = endpoint
         self._completions: Final = completions
         self.max_requests: Final = welcome.max_requests
+        self._max_threads: Final = welcome.max_threads
         self._pid: Final = os.getpid()
         self._lock = threading.Lock()
         self._listener_lock = threading.Lock()
@@ -228,6 +230,9 @@ class KernelChannel:
     def _new_port(self) -> BurstPort:
         self._check_usable()
         with self._lock:
+            # The kernel would refuse it too, but cuts the connections of who has many too many.
+            if sum(not port.is_closed for port in self._ports) >= self._max_threads:
+                raise NtStatusError(STATUS_TOO_MANY_THREADS)
             number = self._last_thread = self._last_thread + 1
             if len(self._retired) > _RETIRED_KEPT:
                 self._fold_retired()

@@ -48,7 +48,8 @@ class KernelStatus:
     was killed are there; "ended" when it left nothing but its log; "none"; "unusable" in a list, if
     its folder cannot be looked into, which `problem` tells of. `cleared` is what it found, at its
     start, of a kernel that had not stopped in order.
-    `sessions` and `drivers` are None where the kernel was not asked, or did not answer.
+    `sessions` and `drivers` are None where the kernel was not asked, or did not answer. `hca` has
+    the latency model, its factor and the profile; None without an HCA.
     """
 
     name: str
@@ -64,6 +65,7 @@ class KernelStatus:
     sessions: list[dict[str, Any]] | None = None
     drivers: list[dict[str, Any]] | None = None
     problem: str | None = None
+    hca: dict[str, Any] | None = None
 
     @property
     def running(self) -> bool:
@@ -163,6 +165,7 @@ def _status(paths: InstancePaths, running: ConnectionRecord | None) -> KernelSta
             running.verifier,
             _uptime_ns(running),
             running.cleared or None,
+            hca=_hca_of(running),
         )
     log = paths.log if paths.log.exists() else None
     if (record := read_record(paths)) is not None:
@@ -172,6 +175,16 @@ def _status(paths: InstancePaths, running: ConnectionRecord | None) -> KernelSta
     if paths.lock.exists():  # killed before it was ready
         return KernelStatus(paths.name, "dead", _pid_in_lock(paths), paths.folder, log=log)
     return KernelStatus(paths.name, "none" if log is None else "ended", None, paths.folder, log=log)
+
+
+def _hca_of(record: ConnectionRecord) -> dict[str, Any] | None:
+    if not record.latency_model:
+        return None
+    return {
+        "latency_model": record.latency_model,
+        "latency_factor": record.latency_factor,
+        "hca_profile": record.hca_profile or None,
+    }
 
 
 def _pid_in_lock(paths: InstancePaths) -> int | None:

@@ -29,6 +29,7 @@ from shared.connection_file import (
 from user_proc.errors import KernelStartFailed, WrongKernelSetting
 from user_proc.transport.child_environment import child_environment
 from user_proc.transport.kernel_control import STOP_SECONDS, folder_errors
+from user_proc.transport.kernels_used import note_kernel
 from user_proc.transport.watched_process import end_process, has_ended, reap
 
 READY_SECONDS: Final = 10.0
@@ -137,6 +138,7 @@ def start_kernel(
             raise
         try:
             _wait_until_ready(kernel, ready_reader, output, timeout)
+            note_kernel(name)
         except BaseException as error:
             # In order, so that it takes its files with it; it hears of it when it has started.
             kernel.stop(_GIVE_UP_SECONDS)

@@ -49,6 +49,10 @@ from user_proc.errors import (
 )
 from user_proc.transport.kernel_watch import KernelWatch
 from user_proc.transport.lifeline_packet import close_all, receive_packet
+from user_proc.transport.whole_call import call_whole
+
+#: What a process is called in a kernel's log and lists, if not by its program.
+PROCESS_VARIABLE: Final = "SOFTHCA_PROCESS"
 
 _ANSWER_SECONDS: Final = 30.0  # reserving the pages of a large arena takes a while
 _END_SECONDS: Final = 5.0  # run-down takes less than a millisecond unless a page is stuck
@@ -115,6 +119,9 @@ class LifelineChannel:
 
     def allocate_arena(self, length: int) -> tuple[int, int]:
         """Ask for an arena of `length` bytes; give its number and its descriptor, now ours."""
+        return call_whole(lambda: self._allocate_arena(length), self._give_back_arena)
+
+    def _allocate_arena(self, length: int) -> tuple[int, int]:
         answer, descriptors = self._exchange(ArenaGranted, AllocateArena, length)
         if len(descriptors) != 1 or answer.length < length:
             close_all(descriptors)
@@ -123,6 +130,11 @@ class LifelineChannel:
                 f"where {length} bytes in one were asked for"
             )
         return answer.arena, descriptors[0]
+
+    def _give_back_arena(self, granted: tuple[int, int]) -> None:
+        os.close(granted[1])
+        with contextlib.suppress(SofthcaError):
+            self.free_arena(granted[0])
 
     def arena_mapped(self, arena_id: int, base: int) -> None:
         """Tell where this process mapped an arena."""
@@ -135,6 +147,12 @@ class LifelineChannel:
 
     def open_doorbells(self) -> OpenedDoorbells:
         """Ask for this session's doorbell segment; the same one while the HCA lives."""
+        return call_whole(
+            self._open_doorbells,
+            lambda opened: close_all((opened.doorbell_fd, opened.status_fd, opened.poke_fd)),
+        )
+
+    def _open_doorbells(self) -> OpenedDoorbells:
         answer, descriptors = self._exchange(DoorbellsGranted, OpenDoorbells)
         if len(descriptors) != _DOORBELL_DESCRIPTORS:
             close_all(descriptors)
@@ -316,5 +334,6 @@ def _connect(paths: InstancePaths) -> socket.socket:
 
 def _process_name() -> str:
     """Name this process for the kernel's log and lists."""
-    name = Path(sys.argv[0] if sys.argv else "").name or "python"
+    told = os.environ.get(PROCESS_VARIABLE, "")
+    name = told or Path(sys.argv[0] if sys.argv else "").name or "python"
     return name.encode("utf-8", "replace").decode("utf-8")[:_NAME_LENGTH]

@@ -14,14 +14,15 @@ from shared.envelope import HEADER
 LOOK_MS: Final = 500
 
 _SEND_HIGH_WATER: Final = 64
-_RECONNECT_MS: Final = 20
-_RECONNECT_MAX_MS: Final = 1000
 
 
 def make_dealer(
     context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, max_payload: int, answers: int
 ) -> "zmq.Socket[bytes]":
-    """Connect a DEALER that keeps at most `answers` unread messages and blocks only in slices."""
+    """Connect a DEALER that keeps at most `answers` unread messages and blocks only in slices.
+
+    Once its connection is lost, or could not be made, it can neither send nor receive.
+    """
     socket = context.socket(zmq.DEALER)
     try:
         socket.setsockopt(zmq.LINGER, 0)
@@ -31,8 +32,8 @@ def make_dealer(
         socket.setsockopt(zmq.MAXMSGSIZE, max(max_payload, HEADER.size))
         socket.setsockopt(zmq.RCVTIMEO, LOOK_MS)
         socket.setsockopt(zmq.SNDTIMEO, LOOK_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        # What was on its way with a connection that is lost is lost, too: the port must see it.
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)
         socket.connect(endpoint)
     except BaseException:
         socket.close(linger=0)

@@ -5,6 +5,9 @@ kept until the late answer has come, and that answer is dropped by its id. An in
 two frames leaves the socket in a state nobody can know, so the thread goes on with a new one.
 What no answer will tell of any more, because the connection ends, the channel holds.
 
+A kernel that turns a process away cuts the thread's connection alone. Its answer will not come
+then: the wait ends with ConnectionLost, and the next call makes a new socket.
+
 Rules: the owning thread only; `close` alone may come from another thread. A thread's port dies
 with the thread's local storage, in that thread, and says KIND_THREAD_EXIT as it goes.
 Spec: `shared/envelope.py`; zmq_send(3), zmq_recv(3).
@@ -36,6 +39,7 @@ from shared.trace_points import USER_ANSWERED, USER_SENDING, USER_SENT, trace
 from user_proc.errors import (
     CallInProgress,
     ConnectionClosed,
+    ConnectionLost,
     KernelDied,
     KernelNotResponding,
     ProtocolError,
@@ -59,6 +63,8 @@ _PARTING_MS: Final = 200
 _SNDMORE: Final = int(zmq.SNDMORE)
 _RCVMORE: Final = int(zmq.RCVMORE)
 _DONTWAIT: Final = int(zmq.DONTWAIT)
+_EVENTS: Final = int(zmq.EVENTS)
+_CONNECTED: Final = int(zmq.POLLIN | zmq.POLLOUT)  # neither is possible without a connection
 
 _pack = HEADER.pack
 _unpack = ANSWER.unpack
@@ -124,6 +130,11 @@ class ThreadPort:
         self.messages_sent = self.messages_received = 0
         self.late_answers = 0
         self._open()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has no socket any more."""
+        return self._closed
 
     def take_request_id(self) -> int:
         """Reserve the id of a request, so that its completion can be expected before it is sent."""
@@ -258,16 +269,21 @@ class ThreadPort:
         )
 
     def _send_patiently(self, header: bytes, payload: Payload | None) -> None:
-        """Go on trying for a while: the kernel takes no message just now, or is not connected."""
+        """Go on trying for a while: the kernel takes no message just now, or is not connected.
+
+        Nothing tells the two apart, so each time another socket tries; it also says once more what
+        has been given up.
+        """
         deadline = now_ns() + _SEND_NS
         while True:
             self._channel.watch.look()
             try:
                 self._send(header, _SNDMORE if payload else 0)
             except zmq.Again:
-                if now_ns() < deadline:
-                    continue
-                raise KernelNotResponding(self._channel.name, _SEND_NS / 1e9) from None
+                if now_ns() >= deadline:
+                    raise KernelNotResponding(self._channel.name, _SEND_NS / 1e9) from None
+                self._replace_socket()
+                continue
             if payload:
                 self._send(payload)
             self.bytes_sent += _HEADER + len(payload or b"")
@@ -280,6 +296,9 @@ class ThreadPort:
             try:
                 frame: bytes = self._recv()
             except zmq.Again:
+                if not self._more(_EVENTS) & _CONNECTED:
+                    self._channel.watch.look()
+                    raise ConnectionLost(self._channel.name) from None
                 continue
             return frame
 

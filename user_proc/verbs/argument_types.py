@@ -30,7 +30,9 @@ _PUBLIC: Final = {
     "qp_init_attr_ex": "qp",
     "queue_pair": "qp",
     "queue_pair_life": "qp",
+    "send_request": "wr",
     "srq_attributes": "srq",
+    "work_request": "wr",
 }
 
 

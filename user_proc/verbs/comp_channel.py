@@ -14,6 +14,7 @@ from user_proc.verbs.base import Parent
 from user_proc.verbs.c_integers import IntLike, to_int
 from user_proc.verbs.device import Context
 from user_proc.verbs.event_fd_queue import EventFdQueue
+from user_proc.verbs.printing import lines
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from user_proc.verbs.session_events import ObjectEvents
 from user_proc.verbs.verb_object import VerbObject
@@ -100,6 +101,12 @@ class CompChannel(Parent):
             found.completions.acknowledge(1)
             raise PyverbsRDMAError("Received event on an unexpected CQ")
         expected.note_event()
+
+    def __str__(self) -> str:
+        queue = self._queue
+        if queue is None:
+            return f"{self.KIND} (closed)\n"
+        return f"{self.KIND}\n" + lines(22, [("fd", queue.fd)])
 
     def close(self) -> None:
         """Close the queues on it, then the channel."""

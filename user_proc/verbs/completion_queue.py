@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn
 from shared.cqe_layout import CQE_SIZE
 from shared.verb_codes import IOCTL_CREATE_CQ, IOCTL_DESTROY_CQ
 from shared.verb_messages import CqCreated, CreateCq
-from user_proc.provider.cq_ring import CqRing
+from user_proc.provider.cq_ring import Completion, CqRing
 from user_proc.transport.inproc_channel import InprocChannel
 from user_proc.verbs.argument_types import optional, require
 from user_proc.verbs.comp_channel import CompChannel, EventTarget
@@ -27,6 +27,7 @@ from user_proc.verbs.verb_session import Resource, VerbRefusal
 U32: Final = 0xFFFF_FFFF
 _IN_PROCESS_STEP_NS: Final = 1_000
 _COMPLETIONS_A_TURN: Final = 64
+_LOOKS_AFTER_A_REST: Final = 100  # some microseconds
 
 
 class CqMemory:
@@ -70,6 +71,8 @@ class CompletionQueue(EventTarget):
         super().__init__(self.context.session())
         self.comp_channel = optional("channel", channel, CompChannel)
         self.cq_context = cq_context
+        kernel = self._session.process.channel
+        self._door: Final = kernel.door if isinstance(kernel, InprocChannel) else None
         self._empty_looks = 0
         self._found = 0  # since the last time the processor was yielded for it
         queue = None if self.comp_channel is None else self.comp_channel.queue()
@@ -84,13 +87,15 @@ class CompletionQueue(EventTarget):
         self.logger.debug("Created a %s", self.KIND)
 
     def _create(self, cqe: int, vector: int, flags: int, allocator: QueueAllocator) -> None:
-        session = self._session
+        session, channel = self._session, self.comp_channel
+        if channel is not None and channel.context is not self.context:
+            raise VerbRefusal(errno.EINVAL, "the CompChannel is another context's")
         self.context.events.want_cq_errors()
         memory = QueueMemory(allocator, bytes_of(cqe))
         request = CreateCq(
             cqe & U32,
             vector & U32,
-            int(self.comp_channel is not None),
+            int(channel is not None),
             flags,
             memory.address,
             memory.length,
@@ -115,7 +120,7 @@ class CompletionQueue(EventTarget):
             parts.release()
 
         self._resource = Resource(
-            session, IOCTL_DESTROY_CQ, handle, release, (self.context, self.comp_channel)
+            session, IOCTL_DESTROY_CQ, handle, release, (self.context, channel)
         )
 
     @property
@@ -141,13 +146,24 @@ class CompletionQueue(EventTarget):
         if self.comp_channel is not None and self.context.events.pump.in_process:
             self.context.events.pump.fill()
 
-    def _found_some(self, count: int) -> None:
-        """Let others have the processor now and then, although there is always something."""
+    def _take(self, limit: int) -> list[Completion]:
+        """Take completions; where there are none let others run, and look on for a while.
+
+        To look on costs much less than to yield again, and a message that is under way comes in
+        less time than two pollers take to change places.
+        """
+        found = self.ring.poll(limit)
+        if not found:
+            self._found_nothing()
+            found = self.ring.poll(limit)
+            if not found:
+                return found
         self._empty_looks = 0
-        self._found += count
-        if self._found >= _COMPLETIONS_A_TURN:
+        self._found += len(found)
+        if self._found >= _COMPLETIONS_A_TURN:  # others want the processor now and then, too
             self._found = 0
             self._session.doorbells.rest(1)
+        return found
 
     def _found_nothing(self) -> None:
         session = self._session
@@ -163,9 +179,10 @@ class CompletionQueue(EventTarget):
                 "the device has failed: close the context and open it again", device_failed=True
             )
             raise session.trouble_error("Failed to poll CQ")
-        channel = session.process.channel
-        if isinstance(channel, InprocChannel):
-            channel.door.run(lambda: False, _IN_PROCESS_STEP_NS)
+        if self._door is not None:
+            self._door.run(lambda: False, _IN_PROCESS_STEP_NS)
+        elif session.doorbells.may_look_on:
+            self.ring.look_on(_LOOKS_AFTER_A_REST)
 
     def _refuse(self, text: str) -> NoReturn:
         if self._resource is None:
@@ -178,7 +195,7 @@ class CompletionQueue(EventTarget):
     def _after_destroy(self, handle: int, answer: bytes) -> None:
         self.context.events.retire(handle, self.events, answer)
 
-    def __str__(self) -> str:
+    def _shown(self) -> str:
         return "CQ\n" + lines(22, [("Handle", self.handle), ("CQEs", self.cqe)])
 
 

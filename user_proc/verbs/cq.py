@@ -74,12 +74,8 @@ class CQ(CompletionQueue):
         session = self._session
         if self._resource is None or (session.trouble and not session.dead):
             self._refuse("Failed to poll CQ")
-        found = self.ring.poll(to_int(num_entries))
-        if found:
-            self._found_some(len(found))
-            return len(found), [WC.of(wr_id, entry) for wr_id, entry in found]
-        self._found_nothing()
-        return 0, []
+        found = self._take(to_int(num_entries))
+        return len(found), [WC.of(wr_id, entry) for wr_id, entry in found]
 
     def resize(self, cqe: IntLike) -> None:
         """Have room for more completions, or fewer; those not polled stay, in order."""

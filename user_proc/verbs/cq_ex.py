@@ -76,6 +76,10 @@ class CQEX(CompletionQueue):
         self._resource = None
         attr = optional("init_attr", init_attr, CqInitAttrEx) or CqInitAttrEx()
         flags, domain = self._judged(attr)
+        if domain is not None and domain.context is not context:
+            raise PyverbsRDMAError(
+                CQEX.CREATE_TEXT, errno.EINVAL, reason="the ParentDomain is another context's"
+            )
         self.wr_id = self.status = 0
         self._wc_flags: Final = attr.wc_flags
         self._entry: tuple[Any, ...] | None = None
@@ -137,7 +141,7 @@ class CQEX(CompletionQueue):
         self._polling = me
         result = errno.EIO
         try:
-            result = self._take()
+            result = self._take_next()
         finally:
             if result:
                 self._let_go()
@@ -147,24 +151,22 @@ class CQEX(CompletionQueue):
         """Go to the next completion: 0, or ENOENT if there is none (end_poll is due then, too)."""
         self._require_polling()
         self._check_usable()
-        return self._take()
+        return self._take_next()
 
     def end_poll(self) -> None:
         """Be done with the completions polled since start_poll."""
         self._require_polling()
         self._let_go()
 
-    def _take(self) -> int:
+    def _take_next(self) -> int:
         self._entry = None
-        found = self.ring.poll(1)
+        try:
+            found = self._take(1)
+        except PyverbsRDMAError as error:
+            self.logger.debug("%s", error)
+            return error.error_code
         if not found:
-            try:
-                self._found_nothing()
-            except PyverbsRDMAError as error:
-                self.logger.debug("%s", error)
-                return error.error_code
             return errno.ENOENT
-        self._found_some(1)
         self.wr_id, self._entry = found[0]
         self.status = self._entry[_FIELD["status"]]
         return 0

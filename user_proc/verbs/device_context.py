@@ -189,6 +189,14 @@ class Context(DeviceQueries):
         """Completion vectors."""
         return self.session().opened.completion_vectors
 
+    def __str__(self) -> str:
+        session = self._session
+        if session is None:
+            return f"{self.KIND} (closed)\n"
+        return f"{self.KIND}\n" + lines(
+            22, [("Device", self.name), ("Kernel", session.process.name)]
+        )
+
     # Asynchronous events
 
     @property

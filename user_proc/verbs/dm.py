@@ -7,12 +7,19 @@ Spec: rdma-core, pyverbs/device.pyx; ibv_alloc_dm(3); docs/device-memory.md.
 import errno
 from typing import ClassVar, NoReturn
 
-from shared.verb_codes import IOCTL_ALLOC_DM, IOCTL_COPY_FROM_DM, IOCTL_COPY_TO_DM, IOCTL_FREE_DM
+from shared.verb_codes import (
+    IOCTL_ALLOC_DM,
+    IOCTL_COPY_FROM_DM,
+    IOCTL_COPY_TO_DM,
+    IOCTL_FREE_DM,
+    IOCTL_IMPORT_DM,
+)
 from shared.verb_messages import (
     DM_BYTES_AT_ONCE,
     AllocDm,
     DmBytes,
     DmContents,
+    DmImported,
     DmRange,
     Object,
 )
@@ -40,33 +47,59 @@ class AllocDmAttr(PyverbsObject):
 
 
 class DM(VerbObject):
-    """Memory of the device, zeroed when it is allocated."""
+    """Memory of the device, zeroed when it is allocated; or, by its handle, imported."""
 
     KIND: ClassVar[str] = "DM"
     CHILD_ORDER: ClassVar[tuple[str, ...]] = ("MR",)
     DESTROY_TEXT: ClassVar[str] = "Failed to free dm"
 
-    def __init__(self, context: Context, dm_attr: AllocDmAttr | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        dm_attr: AllocDmAttr | None = None,
+        *,
+        handle: IntLike | None = None,
+    ) -> None:
         self._resource = None
         self.context = require("context", context, Context)
-        attr = require("dm_attr", dm_attr, AllocDmAttr)
         super().__init__(self.context.session())
+        self._imported = handle is not None
+        if handle is not None:
+            made, self._length = self._import(to_u32(handle))
+        else:
+            attr = require("dm_attr", dm_attr, AllocDmAttr)
+            made, self._length = self._allocate(attr), attr.length
+        self._resource = Resource(self._session, IOCTL_FREE_DM, made, keep=self.context)
+        self.context.adopt(self)
+        self.logger.debug("Have device memory of size %d", self._length)
+
+    def _allocate(self, attr: AllocDmAttr) -> int:
+        """Have memory of one's own; its handle."""
         most = self.context.query_device_ex().max_dm_size
         if not most:
             raise PyverbsUserError("Device doesn't support dm allocation")
         text = f"Failed to allocate device memory of size {attr.length}. Max available size {most}."
         if attr.comp_mask:
             raise PyverbsRDMAError(text, errno.EOPNOTSUPP, reason="comp_mask must be 0")
+        request = AllocDm(attr.length, attr.log_align_req)
         try:
-            made = self._session.call(
-                Object, IOCTL_ALLOC_DM, AllocDm(attr.length, attr.log_align_req)
-            )
+            return self._session.call(Object, IOCTL_ALLOC_DM, request).handle
         except VerbRefusal as refusal:
             raise refusal.error(text) from refusal
-        self._length = attr.length
-        self._resource = Resource(self._session, IOCTL_FREE_DM, made.handle, keep=self.context)
-        self.context.adopt(self)
-        self.logger.debug("Allocated device memory of size %d", attr.length)
+
+    def _import(self, handle: int) -> tuple[int, int]:
+        """Open memory once more that somebody has; one's own handle, and the length."""
+        try:
+            made = self._session.call(DmImported, IOCTL_IMPORT_DM, Object(handle))
+        except VerbRefusal as refusal:
+            raise refusal.error("Failed to import DM") from refusal
+        return made.handle, made.length
+
+    def unimport(self) -> None:
+        """Drop imported memory: regions over it here are closed, the memory itself stays."""
+        if not self._imported:
+            raise PyverbsUserError("the DM was not imported")
+        self.close()
 
     @property
     def handle(self) -> int:

@@ -32,9 +32,11 @@ class DMMR(MR):
         size, flags, self._offset = to_u64(length), to_int(access), to_u64(offset)
         VerbObject.__init__(self, self.pd._session)
         self._own = OwnMemory(None)
+        self._imported = False
         self._buf = 0
-        request = RegDmMr(self.pd.handle, self.dm.handle, self._offset, size, flags & _U32)
         try:
+            dm_handle = self.dm.handle_for(self._session)
+            request = RegDmMr(self.pd.handle, dm_handle, self._offset, size, flags & _U32)
             made = self._session.call(Registered, IOCTL_REG_DM_MR, request)
         except VerbRefusal as refusal:
             raise refusal.error(

@@ -10,8 +10,8 @@ Spec: rdma-core, pyverbs/mr.pyx; ibv_reg_mr(3), ibv_rereg_mr(3).
 import ctypes
 from typing import Any, ClassVar, Final
 
-from shared.verb_codes import IOCTL_DEREG_MR, IOCTL_REG_MR, IOCTL_REREG_MR
-from shared.verb_messages import Registered, RegMr, ReregMr
+from shared.verb_codes import IOCTL_DEREG_MR, IOCTL_IMPORT_MR, IOCTL_REG_MR, IOCTL_REREG_MR
+from shared.verb_messages import ImportMr, MrImported, Registered, RegMr, ReregMr
 from shared.verbs_enums import (
     ibv_access_flags,
     ibv_rereg_mr_err_code,
@@ -20,7 +20,7 @@ from shared.verbs_enums import (
 from user_proc.errors import SofthcaError
 from user_proc.memory.arena import ArenaBuffer
 from user_proc.verbs.argument_types import optional, require_some
-from user_proc.verbs.c_integers import IntLike, to_int, to_u64
+from user_proc.verbs.c_integers import IntLike, to_int, to_u32, to_u64
 from user_proc.verbs.fork import note_registration
 from user_proc.verbs.pd import PD
 from user_proc.verbs.printing import lines
@@ -58,7 +58,11 @@ class OwnMemory:
 
 
 class MR(VerbObject):
-    """A memory region; `buf` is its address."""
+    """A memory region; `buf` is its address, 0 if the region was imported by its handle.
+
+    An imported region is another context's, which may end it at any time: then its keys name
+    nothing any more.
+    """
 
     KIND: ClassVar[str] = "MR"
     DESTROY_TEXT: ClassVar[str] = "Failed to dereg MR"
@@ -70,6 +74,8 @@ class MR(VerbObject):
         access: IntLike = 0,
         address: IntLike | None = None,
         implicit: bool = False,
+        *,
+        handle: IntLike | None = None,
     ) -> None:
         if not isinstance(require_some("creator", creator), PD):
             self._resource = None
@@ -77,8 +83,27 @@ class MR(VerbObject):
         super().__init__(creator._session)
         size, flags = to_u64(length), to_int(access)
         self.pd = creator
-        domain = creator.handle
         self._own = OwnMemory(None)
+        self._imported = handle is not None
+        if handle is not None:
+            self._import(to_u32(handle))
+        else:
+            self._register(size, flags, address, implicit)
+
+    def _import(self, handle: int) -> None:
+        """Be a region that somebody else has registered."""
+        self._buf = 0
+        request = ImportMr(self.pd.handle, handle)
+        try:
+            made = self._session.call(MrImported, IOCTL_IMPORT_MR, request)
+        except VerbRefusal as refusal:
+            raise refusal.error("Failed to import MR") from refusal
+        self._become(made, made.length)
+        self.logger.debug("Imported ibv_mr. Length: %d", made.length)
+
+    def _register(self, size: int, flags: int, address: IntLike | None, implicit: bool) -> None:
+        """Register memory: the whole address space, what is at an address, or one's own."""
+        domain = self.pd.handle
         if implicit:
             self._buf, size, flags = 0, _WHOLE, flags | _ON_DEMAND
         elif address is not None:
@@ -95,7 +120,7 @@ class MR(VerbObject):
         self._become(made, size)
         self.logger.debug("Registered ibv_mr. Length: %d, access flags %d", size, flags)
 
-    def _become(self, made: Registered, size: int, keep: object = None) -> None:
+    def _become(self, made: Registered | MrImported, size: int, keep: object = None) -> None:
         """Be the region that was registered; `keep` must live as long as it."""
         self._length = size
         self._keys = made.lkey, made.rkey
@@ -141,6 +166,12 @@ class MR(VerbObject):
         """The kernel's handle."""
         return self._handle
 
+    def unimport(self) -> None:
+        """Drop an imported region, which stays as it is."""
+        if not self._imported:
+            raise PyverbsUserError("the MR was not imported")
+        self.close()
+
     def view(self) -> memoryview:
         """Give the memory itself, to be read and written in place.
 
@@ -151,7 +182,7 @@ class MR(VerbObject):
         if self._own.buffer is not None:
             return self._own.buffer.view[: self._length]
         if not self._buf:
-            raise PyverbsUserError("the region is the whole address space")
+            raise PyverbsUserError("the region has no address in this process")
         return memoryview((ctypes.c_ubyte * self._length).from_address(self._buf)).cast("B")
 
     def write(self, data: str | bytes, length: IntLike, offset: IntLike = 0) -> None:
@@ -187,16 +218,10 @@ class MR(VerbObject):
         """
         domain = optional("pd", pd, PD)
         what, start, size, rights = to_int(flags), to_u64(addr), to_u64(length), to_int(access)
-        request = ReregMr(
-            self._handle,
-            what & _U32,
-            0 if domain is None else domain.handle,
-            start,
-            size,
-            rights & _U32,
-        )
         with self._closing:
             try:
+                pd_handle = 0 if domain is None else domain.handle_for(self._session)
+                request = ReregMr(self._handle, what & _U32, pd_handle, start, size, rights & _U32)
                 made = self._session.call(Registered, IOCTL_REREG_MR, request)
             except VerbRefusal as refusal:
                 code = _rereg_code(refusal)
@@ -209,7 +234,7 @@ class MR(VerbObject):
             if what & _PD and domain is not None:
                 self._move(domain)
 
-    def __str__(self) -> str:
+    def _shown(self) -> str:
         return "MR:\n" + lines(
             22,
             [

@@ -140,7 +140,7 @@ class MW(VerbObject):
             post(new_rkey)
             self._rkey = new_rkey
 
-    def __str__(self) -> str:
+    def _shown(self) -> str:
         return "MW:\n" + lines(
             22,
             [("Rkey", self.rkey), ("Handle", self.handle), ("MW Type", mwtype2str(self.type))],

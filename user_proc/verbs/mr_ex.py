@@ -32,6 +32,8 @@ class MREx(MR):
         dmah: object = None,
         implicit: bool = False,
         buf: object = None,
+        *,
+        handle: IntLike | None = None,
     ) -> None:
         self._resource = None
         domain = require("pd", pd, PD)
@@ -40,7 +42,7 @@ class MREx(MR):
             if given is not None:
                 raise PyverbsRDMAError(_TEXT, errno.EOPNOTSUPP, reason=f"the device has no {what}")
         to_u64(fd_offset)
-        super().__init__(domain, length, access, address, implicit)
+        super().__init__(domain, length, access, address, implicit, handle=handle)
 
     def _first_address(self, flags: int) -> int:
         return super()._first_address(flags) if self._iova is None else self._iova

@@ -13,7 +13,7 @@ from user_proc.verbs.base import Parent
 from user_proc.verbs.device import Context
 from user_proc.verbs.qp_init_attr import QPInitAttr
 from user_proc.verbs.qp_init_attr_ex import QPInitAttrEx
-from user_proc.verbs.verb_session import VerbRefusal
+from user_proc.verbs.verb_session import VerbRefusal, VerbSession
 
 _U32: Final = 0xFFFF_FFFF
 _PD: Final = int(ibv_qp_init_attr_mask.IBV_QP_INIT_ATTR_PD)
@@ -23,7 +23,9 @@ _SEND_OPS: Final = int(ibv_qp_init_attr_mask.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
 _KNOWN: Final = _PD | _XRCD | _CREATE_FLAGS | _SEND_OPS
 
 
-def request_of(creator: Any, attr: QPInitAttr | QPInitAttrEx) -> tuple[CreateQp, list[Parent]]:
+def request_of(
+    session: VerbSession, creator: Any, attr: QPInitAttr | QPInitAttrEx
+) -> tuple[CreateQp, list[Parent]]:
     """Give the request without its memory, and what the queue pair will be a child of."""
     pd, xrcd, flags, operations = creator, None, 0, 0
     if isinstance(attr, QPInitAttrEx):
@@ -37,7 +39,7 @@ def request_of(creator: Any, attr: QPInitAttr | QPInitAttrEx) -> tuple[CreateQp,
         flags = attr.create_flags if attr.comp_mask & _CREATE_FLAGS else 0
         operations = send_operations(attr)
     parts = (pd, attr.send_cq, attr.recv_cq, attr.srq, xrcd)
-    handles = [0 if part is None else part._handle for part in parts]
+    handles = [0 if part is None else part.handle_for(session) for part in parts]
     request = CreateQp(
         attr.qp_type & _U32,
         handles[0],

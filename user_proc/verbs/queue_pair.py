@@ -106,6 +106,19 @@ class QP(QueuePairLife):
 
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
         """Post a chain of receive requests; on an error `bad_wr` becomes the one that failed."""
+        # A single request, and nothing to say against it: in at once.
+        if (
+            type(wr) is RecvWR
+            and bad_wr is None
+            and wr.next_wr is None
+            and self._resource is not None
+            and not self._session.trouble
+            and self._state != RESET
+            and wr.num_sge <= self._made.max_recv_sge
+            and (fast := self._rings.receive) is not None
+            and fast.post(wr.wr_id, wr.entry())
+        ):
+            return
         first, bad = require("wr", wr, RecvWR), optional("bad_wr", bad_wr, RecvWR)
         text = "Failed to post recv"
         self._check_usable(text)

@@ -74,7 +74,7 @@ class QueuePairLife(VerbObject):
             self.context, text = domain.context, "Failed to create QP"
         self.events: Final = ObjectEvents()
         try:
-            request, parents = request_of(creator, given)
+            request, parents = request_of(self._session, creator, given)
             made = self._create(request, given, parents)
         except VerbRefusal as refusal:
             raise refusal.error(text) from refusal
@@ -212,7 +212,7 @@ class QueuePairLife(VerbObject):
     def _after_destroy(self, handle: int, answer: bytes) -> None:
         self.context.events.retire(handle, self.events, answer)
 
-    def __str__(self) -> str:
+    def _shown(self) -> str:
         inner = lines(
             22,
             [("number", self.qp_num), ("state", qp_state_to_str(self.qp_state))],

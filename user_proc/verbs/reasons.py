@@ -20,6 +20,11 @@ def _type(number: int) -> str:
     return _QP_TYPES.get(number, f"type {number}")
 
 
+def _c_int(number: int) -> int:
+    """Give an int that the driver has as 32 bits without a sign."""
+    return number - (1 << 32) if number >> 31 == 1 else number
+
+
 def _state(number: int) -> str:
     return _QP_STATES.get(number, f"state {number}")
 
@@ -75,7 +80,11 @@ _TEXTS: Final[dict[str, Text]] = {
     ),
     "NO_SUCH_OBJECT": "the context has no object {object}",
     "WRONG_KIND": "object {object} is of another kind",
-    "IN_USE": "{detail} objects made on it still exist: close them first",
+    "IN_USE": lambda _, users: (
+        "an object made on it still exists: close it first"
+        if users == 1
+        else f"{users} objects made on it still exist: close them first"
+    ),
     "OUT_OF_NUMBERS": "all {detail} the device can have are in use",
     "OUT_OF_SHARE": "this process has {detail}, as many as one may (hca_percent_per_process)",
     "BAD_WINDOW_TYPE": "type {detail} is no ibv_mw_type",
@@ -87,12 +96,18 @@ _TEXTS: Final[dict[str, Text]] = {
     "DEVICE_MEMORY_IS_ZERO_BASED": "access {detail:#x} lacks IBV_ACCESS_ZERO_BASED",
     "REREG_OF_DEVICE_MEMORY": "a region over device memory is registered anew, not changed",
     "NOT_EXPORTED": "descriptor {object} names no context that was exported",
+    "OF_ANOTHER_DOMAIN": "region {object} is not of this protection domain",
+    "BAD_PORT_SETTING": "a port cannot have {detail:#x} there (setting {object})",
+    "REREG_OF_IMPORTED": "a region is changed by who registered it, not by who imported it",
     "EXPORTED_ALREADY": "descriptor {object} names a context already, or its context has another",
     "OUT_OF_HANDLES": "this process has {detail} objects, as many as it may",
     "OUT_OF_DOORBELLS": "all {detail} doorbells of this process are in use",
     "COMMAND_FAILED": _command,
     "COMMAND_TIMEOUT": "the device did not answer command {detail:#x} in time",
-    "OUT_OF_MEMORY": "the kernel has no {detail} bytes of memory the device can reach",
+    "OUT_OF_MEMORY": lambda in_one_piece, length: (
+        f"the kernel has no {length} bytes of memory the device can reach"
+        + (" in one piece" if in_one_piece else "")
+    ),
     "OUT_OF_TRANSLATIONS": "the device has no room for {detail} more page translations",
     "LENGTH_ZERO": "the length is 0",
     "RANGE_WRAPS": "{object:#x} and {detail:#x} bytes after it reach past the last address",
@@ -126,8 +141,10 @@ _TEXTS: Final[dict[str, Text]] = {
     "BAD_FLOW_LABEL": "flow_label {detail:#x} has more than 20 bits",
     "BAD_HOP_LIMIT_OR_CLASS": "hop limit or traffic class {detail} has more than 8 bits",
     "BAD_GID": "a GID of {detail} bytes was given, not of 16",
-    "BAD_CQE": "cqe {object} is not 1 to {detail}",
-    "BAD_COMP_VECTOR": "comp_vector {object} is not below {detail}",
+    "BAD_CQE": lambda cqe, most: f"cqe {_c_int(cqe)} is not 1 to {most}",
+    "BAD_COMP_VECTOR": lambda vector, count: (
+        f"comp_vector {_c_int(vector)} is not 0 to {count - 1}"
+    ),
     "BUFFER_TOO_SMALL": "the queue needs {detail} bytes of memory, it was given {object}",
     "BUFFER_MISALIGNED": "the queue's memory at {object:#x} is not aligned to {detail}",
     "CREATE_FLAGS_NOT_SUPPORTED": "the device does not support create_flags {detail:#x}",
@@ -148,7 +165,7 @@ _TEXTS: Final[dict[str, Text]] = {
     "SRQ_RESIZE_NOT_SUPPORTED": "the device cannot resize a shared receive queue (to {detail})",
     "SRQ_LIMIT_ABOVE_SIZE": "srq_limit {object} is more than the {detail} requests it holds",
     "QP_TYPE_NOT_SUPPORTED": lambda _, kind: (
-        f"the device does not support queue pairs of type {_type(kind)}"
+        f"the device does not support queue pairs of type {_QP_TYPES.get(kind, kind)}"
     ),
     "UNKNOWN_ATTRIBUTES": "attribute mask bits {detail:#x} are unknown",
     "BAD_STATE": _bad_state,
@@ -183,7 +200,9 @@ _TEXTS: Final[dict[str, Text]] = {
     "NOT_ATTACHED": "the queue pair is not attached to that group",
     "GROUP_FULL": "the group has {detail} queue pairs, as many as it may",
     "MULTICAST_TABLE_FULL": "the device has {detail} multicast groups, as many as it may",
-    "STILL_ATTACHED": "it is attached to {detail} multicast groups: detach it first",
+    "STILL_ATTACHED": lambda _, groups: (
+        f"it is attached to {groups} multicast group{'s' if groups > 1 else ''}: detach it first"
+    ),
     "CQ_WITHOUT_CHANNEL": "the completion queue was made without a channel",
     "NO_DOORBELLS": "this process has not asked for its doorbell segment",
     "WOULD_WAIT": "the call would wait above APC_LEVEL",

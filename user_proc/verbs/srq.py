@@ -55,19 +55,18 @@ class SRQ(VerbObject):
         if creator is None:
             require("creator", creator, PD)
         if isinstance(creator, Context):
-            extended = require("attr", attr, SrqInitAttrEx)
+            require("attr", attr, SrqInitAttrEx)
             super().__init__(creator.session())
-            self.context, request, parents = creator, *self._extended(creator, extended)
+            self.context = creator
         elif isinstance(creator, PD):
             require("attr", attr, SrqInitAttr)
             super().__init__(creator._session)
             self.context = creator.context
-            request = CreateSrq(creator.handle, 0, attr.max_wr, attr.max_sge, 0, 0, 0, 0)
-            parents = [creator]
         else:
             raise PyverbsRDMAError("Srq needs either Context or PD for creation")
         self.events: Final = ObjectEvents()
         try:
+            request, parents = self._asked(creator, attr)
             made = self._create(request, parents)
         except VerbRefusal as refusal:
             raise PyverbsRDMAError(
@@ -80,28 +79,36 @@ class SRQ(VerbObject):
             parent.adopt(self)
         self.logger.debug("SRQ Created")
 
-    @staticmethod
-    def _extended(context: Context, attr: SrqInitAttrEx) -> tuple[CreateSrq, list[Parent]]:
+    def _asked(
+        self, creator: Context | PD, attr: SrqInitAttr | SrqInitAttrEx
+    ) -> tuple[CreateSrq, list[Parent]]:
+        """Give the request without its memory, and what the queue will be a child of."""
+        if isinstance(attr, SrqInitAttrEx):
+            return self._extended(attr)
+        assert isinstance(creator, PD)
+        return CreateSrq(creator.handle, 0, attr.max_wr, attr.max_sge, 0, 0, 0, 0), [creator]
+
+    def _extended(self, attr: SrqInitAttrEx) -> tuple[CreateSrq, list[Parent]]:
         """Turn extended attributes into a request, as far as their mask says they count."""
-        mask, text = attr.comp_mask, "Failed to create SRQ (errno is {})"
+        mask = attr.comp_mask
         if mask & ~_KNOWN:
-            raise PyverbsRDMAError(
-                text.format(errno.EOPNOTSUPP),
-                errno.EOPNOTSUPP,
-                reason="the device has no tag matching",
-            )
+            raise VerbRefusal(errno.EOPNOTSUPP, "the device has no tag matching")
         pd = attr.pd if mask & _PD else None
         xrcd = attr.xrcd if mask & _XRCD else None
         cq = attr.cq if mask & _CQ else None
         parents: list[Parent] = [one for one in (pd, xrcd, cq) if one is not None]
         kind = attr.srq_type & _U32 if mask & _TYPE else 0
+
+        def handle(part: VerbObject | None) -> int:
+            return 0 if part is None else part.handle_for(self._session)
+
         request = CreateSrq(
-            0 if pd is None else pd.handle,
+            handle(pd),
             kind,
             attr.max_wr,
             attr.max_sge,
-            0 if xrcd is None else xrcd._handle,
-            0 if cq is None else cq.handle,
+            handle(xrcd),
+            handle(cq),
             0,
             0,
         )

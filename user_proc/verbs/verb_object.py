@@ -7,11 +7,15 @@ by the next verb of its context.
 Rules: any thread.
 """
 
-from typing import ClassVar
+import errno
+from typing import ClassVar, Final
 
 from user_proc.verbs.base import Parent
+from user_proc.verbs.printing import lines
 from user_proc.verbs.pyverbs_error import PyverbsUserError
 from user_proc.verbs.verb_session import Resource, VerbRefusal, VerbSession
+
+_NOTHING_CHANGED: Final = 1  # what `detail` says of a region that is as it was
 
 
 class VerbObject(Parent):
@@ -32,6 +36,17 @@ class VerbObject(Parent):
         if resource is None:
             raise PyverbsUserError(f"the {self.KIND} is closed")
         return resource.handle
+
+    def handle_for(self, session: VerbSession) -> int:
+        """Give the handle for a verb of this session; VerbRefusal if that is another context's.
+
+        Handles are counted in each context, so the driver would take it for one of its own.
+        """
+        handle = self._handle
+        if self._session is not session:
+            reason = f"the {self.KIND} is another context's"
+            raise VerbRefusal(errno.EINVAL, reason, detail=_NOTHING_CHANGED)
+        return handle
 
     def close(self) -> None:
         """Destroy the children, then the object itself."""
@@ -57,6 +72,13 @@ class VerbObject(Parent):
 
     def _after_destroy(self, handle: int, answer: bytes) -> None:
         """Take what the driver said at the end; nothing if the session is over."""
+
+    def __str__(self) -> str:
+        return f"{self.KIND} (closed)\n" if self._resource is None else self._shown()
+
+    def _shown(self) -> str:
+        """Give what `str` tells of an object that is open."""
+        return f"{self.KIND}\n" + lines(22, [("Handle", self._handle)])
 
     def __del__(self) -> None:
         resource = getattr(self, "_resource", None)

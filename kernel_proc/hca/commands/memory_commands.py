@@ -15,8 +15,8 @@ from kernel_proc.hca.command import (
     bad_resource_state,
 )
 from kernel_proc.hca.hca_tables import FirmwareState, HcaTables
+from kernel_proc.hca.memory_key import MemoryKey, check_entry
 from kernel_proc.hca.memory_window import MemoryWindow
-from kernel_proc.hca.translation import MemoryKey, check_entry
 from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi import contexts as abi
 

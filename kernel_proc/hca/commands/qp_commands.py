@@ -1,15 +1,20 @@
 """Commands on queue pairs: the transitions, by the one state table, and the query.
 
-Which attributes a transition takes follows from the table: those it requires, and of the optional
-ones those in the opt_param_mask. Everything is checked before anything changes.
+Which attributes a transition takes follows from the table. Everything is checked before anything
+changes.
 
-Spec: IBA vol. 1, 10.3.1; PRM, QP transitions; kernel_proc/hca_abi/qp_transitions.py.
+Spec: IBA vol. 1, 10.3.1; kernel_proc/hca_abi/qp_transitions.py.
 """
 
-from functools import lru_cache
 from typing import Any, Final
 
 from kernel_proc.hca.command import Command, CommandNotYet, CommandRefused, bad_index, bad_parameter
+from kernel_proc.hca.commands.qp_mailbox import (
+    QPN_MASK,
+    read_mailbox,
+    taken_attributes,
+    taken_values,
+)
 from kernel_proc.hca.commands.queue_commands import check_ring
 from kernel_proc.hca.cq_table import CompletionQueue
 from kernel_proc.hca.hca_tables import FirmwareState, HcaTables
@@ -20,13 +25,9 @@ from kernel_proc.hca_abi import contexts as abi
 from kernel_proc.hca_abi import qp_transitions as table
 from shared.wqe_layout import SEND_HEAD_SIZE
 
-QP_MAILBOX_SIZE: Final = abi.QP_MAILBOX_HEAD.size + abi.QP_CONTEXT.size
-_QPN_MASK: Final = 0xFFFFFF
-_PSN_MASK: Final = 0xFFFFFF
 _EE_CONTEXT: Final = 1 << 24  # of the input modifier
 _LEAST_ALIGNMENT: Final = 64
 _SPECIAL_KINDS: Final = 4
-_MOST_RD_ATOMIC: Final = 128
 
 _TRANSPORT_TYPE: Final = {
     abi.QPC_TRANSPORT_RC: table.RC,
@@ -35,43 +36,6 @@ _TRANSPORT_TYPE: Final = {
     abi.QPC_TRANSPORT_XRC_SEND: table.XRC_SEND,
     abi.QPC_TRANSPORT_XRC_RECV: table.XRC_RECV,
 }
-
-_PATH_FIELDS: Final = tuple(name for name in abi.QpContext._fields if name.startswith("path_"))
-
-_FIELDS: Final[dict[int, tuple[str, ...]]] = {
-    table.PKEY: ("pkey_index",),
-    table.PORT: ("port",),
-    table.ACCESS: ("access",),
-    table.QKEY: ("qkey",),
-    table.AV: _PATH_FIELDS,
-    table.MTU: ("mtu",),
-    table.DEST_QPN: ("remote_qpn",),
-    table.RQ_PSN: ("next_receive_psn",),
-    table.SQ_PSN: ("next_send_psn",),
-    table.DEST_RD_ATOMIC: ("rra_max",),
-    table.RD_ATOMIC: ("sra_max",),
-    table.RNR_TIMER: ("min_rnr_timer",),
-    table.TIMEOUT: ("ack_timeout",),
-    table.RETRY: ("retry_count",),
-    table.RNR_RETRY: ("rnr_retry",),
-}
-
-_OPTIONS: Final = (
-    (abi.OPT_ALT_PATH, table.ALT_PATH),
-    (abi.OPT_ACCESS, table.ACCESS),
-    (abi.OPT_PKEY_INDEX, table.PKEY),
-    (abi.OPT_QKEY, table.QKEY),
-    (abi.OPT_RNR_TIMER, table.RNR_TIMER),
-    (abi.OPT_PRIMARY_PATH, table.AV),
-    (abi.OPT_SRA_MAX, table.RD_ATOMIC),
-    (abi.OPT_RRA_MAX, table.DEST_RD_ATOMIC),
-    (abi.OPT_MIGRATION_STATE, table.MIGRATION),
-    (abi.OPT_PORT, table.PORT),
-    (abi.OPT_RETRY_COUNT, table.RETRY),
-    (abi.OPT_ACK_TIMEOUT, table.TIMEOUT),
-    (abi.OPT_RNR_RETRY, table.RNR_RETRY),
-)
-_NEVER: Final = abi.OPT_ALT_PATH | abi.OPT_MIGRATION_STATE | abi.OPT_ALT_RNR_RETRY
 
 #: What each command leads from and to; those with attributes only.
 _FORWARD: Final = {
@@ -87,7 +51,7 @@ _TO_ERR_FROM: Final = frozenset(
 def _qpn(command: Command) -> int:
     if command.modifier & _EE_CONTEXT:
         raise bad_index()  # no reliable datagrams, so no EE contexts
-    return command.modifier & _QPN_MASK
+    return command.modifier & QPN_MASK
 
 
 def _bad_state() -> CommandRefused:
@@ -104,71 +68,8 @@ def _existing(hca: HcaTables, command: Command) -> QueuePair:
     return qp
 
 
-def _mailbox(command: Command) -> tuple[int, abi.QpContext]:
-    mailbox = command.inbox(QP_MAILBOX_SIZE)
-    (options,) = abi.QP_MAILBOX_HEAD.unpack_from(mailbox)
-    values: tuple[Any, ...] = abi.QP_CONTEXT.unpack_from(mailbox, abi.QP_MAILBOX_HEAD.size)
-    return options, abi.QpContext(*values)
-
-
-def _attributes(opcode: int, kind: int, options: int) -> int:
-    """Return the attributes a command takes; options that are not its are ignored."""
-    if options & _NEVER:
-        raise bad_parameter()
-    allowed = table.TRANSITIONS[_FORWARD[opcode]].attributes[kind]
-    given = 0
-    for bits, attribute in _OPTIONS:
-        if options & bits:
-            given |= attribute
-    taken = allowed.required | given & allowed.optional
-    if taken & table.AV:
-        taken |= given & table.PORT  # a path has its own port
-    return taken
-
-
-def _changes(hca: HcaTables, attributes: int, new: abi.QpContext) -> dict[str, Any]:
-    """Take the fields of the attributes from a mailbox; refuse values that cannot be."""
-    changes = {
-        name: getattr(new, name)
-        for attribute, names in _FIELDS.items()
-        if attributes & attribute
-        for name in names
-    }
-    for name in ("next_receive_psn", "next_send_psn"):
-        if name in changes:
-            changes[name] &= _PSN_MASK
-    if any(
-        not least <= changes[name] <= most
-        for name, least, most in _ranges(hca.limits)
-        if name in changes
-    ):
-        raise bad_parameter()
-    return changes
-
-
-@lru_cache(maxsize=4)  # those of a device never change
-def _ranges(limits: abi.DeviceLimits) -> tuple[tuple[str, int, int], ...]:
-    return (
-        ("pkey_index", 0, limits.pkey_table_length - 1),
-        ("port", 1, limits.ports),
-        ("mtu", 1, limits.max_mtu),
-        ("remote_qpn", 0, _QPN_MASK),
-        ("rra_max", 0, 1 << limits.log_max_rdb_per_qp),
-        ("sra_max", 0, _MOST_RD_ATOMIC),
-        ("min_rnr_timer", 0, 31),
-        ("ack_timeout", 0, 31),
-        ("retry_count", 0, 7),
-        ("rnr_retry", 0, 7),
-        ("path_port", 1, limits.ports),
-        ("path_grh", 0, 1),
-        ("path_dlid", 0, 0xFFFF),
-        ("path_sl", 0, 15),
-        ("path_source_bits", 0, 127),
-        ("path_sgid_index", 0, limits.gid_table_length - 1),
-        ("path_hop_limit", 0, 255),
-        ("path_traffic_class", 0, 255),
-        ("path_flow_label", 0, (1 << 20) - 1),
-    )
+def _allowed(command: Command, kind: int) -> table.Attributes:
+    return table.TRANSITIONS[_FORWARD[command.opcode]].attributes[kind]
 
 
 def _apply(qp: QueuePair, attributes: int, changes: dict[str, Any]) -> None:
@@ -188,15 +89,15 @@ def rst2init(hca: HcaTables, command: Command) -> None:
     index = hca.qps.index_of(number)
     if hca.qps.is_taken(index):
         raise _bad_state()
-    options, new = _mailbox(command)
+    options, new = read_mailbox(command)
     hca.require_icm(hca.bases.qpc_base, index, abi.QPC_SIZE)
     hca.require_icm(hca.bases.eqpc_base, index, abi.EQPC_SIZE)
     hca.require_icm(hca.bases.rdb_base, index, abi.RDB_SIZE)
     kind = _TRANSPORT_TYPE.get(new.transport)
     if kind is None or new.local_qpn != number or new.pd >> 24:
         raise bad_parameter()
-    attributes = _attributes(command.opcode, kind, options)
-    changes = _changes(hca, attributes, new)
+    attributes = taken_attributes(_allowed(command, kind), options)
+    changes = taken_values(hca, attributes, new)
     static = {name: getattr(new, name) for name in _STATIC_FIELDS}
     qp = QueuePair(abi.QpContext(**static, **changes), hca.page(new.uar))
     _find_queues(hca, qp, kind)
@@ -270,9 +171,10 @@ def forward(hca: HcaTables, command: Command) -> None:
     old, new_state = _FORWARD[command.opcode]
     if qp.state != old or qp.draining:
         raise _bad_state()
-    options, new = _mailbox(command)
-    attributes = _attributes(command.opcode, _TRANSPORT_TYPE[qp.context.transport], options)
-    changes = _changes(hca, attributes, new)
+    options, new = read_mailbox(command)
+    kind = _TRANSPORT_TYPE[qp.context.transport]
+    attributes = taken_attributes(_allowed(command, kind), options)
+    changes = taken_values(hca, attributes, new)
     _apply(qp, attributes, changes)
     hca.qps.set_state(qp, new_state)
 

@@ -64,8 +64,8 @@ class Completer:
         counters.sent_bytes += out.length
         if out.flags & SIGNALED:
             cq = qp.send_cq
-            if cq is not None and not cq.add_sent(
-                qp.number, position, _COMPLETED_AS[out.opcode], byte_len
+            if cq is not None and not cq.add_plain(
+                qp.number, position, byte_len, 0, _COMPLETED_AS[out.opcode], 1
             ):
                 self._queue_pairs.completion_lost(qp)
         if qp.draining:

@@ -15,11 +15,12 @@ from kernel_proc.hca.engine.pieces import is_shared, reach_elements, store_data
 from kernel_proc.hca.engine.private_copier import Copied, CopyJob, PrivateCopier
 from kernel_proc.hca.engine.receive_entries import read_receive
 from kernel_proc.hca.in_hand import Incoming
+from kernel_proc.hca.memory_key import TranslationFault
 from kernel_proc.hca.packets import GRH_SIZE, Request
 from kernel_proc.hca.port import Port
 from kernel_proc.hca.qp_table import QpTable, QueuePair
 from kernel_proc.hca.queue_buffer import BufferGone
-from kernel_proc.hca.translation import Translation, TranslationFault
+from kernel_proc.hca.translation import Translation
 from kernel_proc.hca_abi import qp_transitions as states
 from shared.verbs_enums import ibv_wc_flags
 

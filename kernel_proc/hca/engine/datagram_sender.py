@@ -16,10 +16,11 @@ from kernel_proc.hca.engine.completer import Completer
 from kernel_proc.hca.engine.pieces import is_shared, reach_elements
 from kernel_proc.hca.engine.send_entries import SOLICITED
 from kernel_proc.hca.in_hand import Outgoing
+from kernel_proc.hca.memory_key import TranslationFault
 from kernel_proc.hca.packets import NO_DATA, Path, Request, make_grh
 from kernel_proc.hca.port import Port
 from kernel_proc.hca.qp_table import QueuePair
-from kernel_proc.hca.translation import Translation, TranslationFault
+from kernel_proc.hca.translation import Translation
 from kernel_proc.hca.work_queue import WorkQueue
 from kernel_proc.hca_abi.device_settings import GID_TABLE_LENGTH
 from shared.wqe_layout import ADDRESS_VECTOR, AddressVector

@@ -16,9 +16,10 @@ from kernel_proc.hca.engine.private_copier import CopyJob
 from kernel_proc.hca.engine.private_requests import PrivateRequests
 from kernel_proc.hca.engine.receive_side import ReceiveSide
 from kernel_proc.hca.in_hand import Executed, Incoming
+from kernel_proc.hca.memory_key import TranslationFault
 from kernel_proc.hca.packets import NOTHING, Answer, Request
 from kernel_proc.hca.qp_table import QueuePair
-from kernel_proc.hca.translation import Translation, TranslationFault
+from kernel_proc.hca.translation import Translation
 
 _FIRST: Final = packets.FIRST
 _LAST: Final = packets.LAST

@@ -12,6 +12,7 @@ from kernel_proc.hca.engine.private_requests import PrivateRequests
 from kernel_proc.hca.engine.receive_side import NO_ENTRY, ReceiveSide
 from kernel_proc.hca.engine.windows import invalidate_for_peer
 from kernel_proc.hca.in_hand import Incoming
+from kernel_proc.hca.memory_key import TranslationFault
 from kernel_proc.hca.packets import (
     ACK,
     INVALID_REQUEST,
@@ -21,7 +22,7 @@ from kernel_proc.hca.packets import (
     Request,
 )
 from kernel_proc.hca.qp_table import QueuePair
-from kernel_proc.hca.translation import Translation, TranslationFault
+from kernel_proc.hca.translation import Translation
 
 _FIRST: Final = packets.FIRST
 _LAST: Final = packets.LAST
@@ -37,6 +38,7 @@ class IncomingSends:
         self, side: ReceiveSide, translation: Translation, private: PrivateRequests
     ) -> None:
         self._translation: Final = translation
+        self._reach: Final = translation.reach
         self._private: Final = private
         self._take_entry: Final = side.take_entry
         self._complete: Final = side.complete
@@ -63,11 +65,16 @@ class IncomingSends:
             return self._cut_short(qp, incoming)
         if size:
             srq = incoming.srq
+            pd = incoming.pd if srq is None else srq.context.pd
+            elements, offset = incoming.elements, incoming.offset
             try:
-                memory = reach_elements(
-                    self._translation, incoming.pd if srq is None else srq.context.pd,
-                    _LOCAL_WRITE, incoming.elements, incoming.offset, size,
-                )  # fmt: skip
+                if len(elements) == 1:  # as `reach_elements` does
+                    address, _, key = elements[0]
+                    memory = self._reach(key, pd, _LOCAL_WRITE, address + offset, size)
+                else:
+                    memory = reach_elements(
+                        self._translation, pd, _LOCAL_WRITE, elements, offset, size
+                    )
             except TranslationFault:
                 self._fail_entry(qp, incoming, ops.LOC_PROT_ERR)
                 return REMOTE_OPERATION_ERROR

@@ -11,9 +11,10 @@ from kernel_proc.hca.engine.pieces import is_shared, store, store_data
 from kernel_proc.hca.engine.private_requests import PrivateRequests
 from kernel_proc.hca.engine.receive_side import NO_ENTRY, ReceiveSide
 from kernel_proc.hca.in_hand import Incoming
+from kernel_proc.hca.memory_key import TranslationFault
 from kernel_proc.hca.packets import ACK, INVALID_REQUEST, REMOTE_ACCESS_ERROR, Answer, Request
 from kernel_proc.hca.qp_table import QueuePair
-from kernel_proc.hca.translation import Translation, TranslationFault
+from kernel_proc.hca.translation import Translation
 
 _FIRST: Final = packets.FIRST
 _LAST: Final = packets.LAST

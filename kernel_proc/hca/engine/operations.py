@@ -6,7 +6,13 @@ Spec: IBA vol. 1, table 38 (opcodes by transport); libibverbs, ibv_wr_opcode and
 from typing import Final
 
 from kernel_proc.hca_abi import contexts as abi
-from shared.verbs_enums import ibv_access_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode
+from shared.verbs_enums import (
+    ibv_access_flags,
+    ibv_wc_flags,
+    ibv_wc_opcode,
+    ibv_wc_status,
+    ibv_wr_opcode,
+)
 
 RDMA_WRITE: Final = int(ibv_wr_opcode.IBV_WR_RDMA_WRITE)
 RDMA_WRITE_WITH_IMM: Final = int(ibv_wr_opcode.IBV_WR_RDMA_WRITE_WITH_IMM)
@@ -120,6 +126,15 @@ COMPLETED_AS: Final = _by_opcode(
         FETCH_AND_ADD: int(ibv_wc_opcode.IBV_WC_FETCH_ADD),
         LOCAL_INV: int(ibv_wc_opcode.IBV_WC_LOCAL_INV),
         BIND_MW: int(ibv_wc_opcode.IBV_WC_BIND_MW),
+    }
+)
+
+#: What the receiver's completion says beside that, as ibv_wc_flags.
+WC_FLAGS: Final = _by_opcode(
+    {
+        SEND_WITH_IMM: int(ibv_wc_flags.IBV_WC_WITH_IMM),
+        RDMA_WRITE_WITH_IMM: int(ibv_wc_flags.IBV_WC_WITH_IMM),
+        SEND_WITH_INV: int(ibv_wc_flags.IBV_WC_WITH_INV),
     }
 )
 

@@ -32,15 +32,10 @@ from kernel_proc.hca_abi.event_entries import (
     EVENT_COMMUNICATION_ESTABLISHED,
     EVENT_INVALID_REQUEST,
 )
-from shared.verbs_enums import ibv_wc_flags
 
 _WORD_MASK: Final = ops.WORD_MASK
 _SOLICITED: Final = packets.SOLICITED
-_SEND_WITH_IMM: Final = ops.SEND_WITH_IMM
-_SEND_WITH_INV: Final = ops.SEND_WITH_INV
-_WRITE_WITH_IMM: Final = ops.RDMA_WRITE_WITH_IMM
-_WITH_IMM: Final = int(ibv_wc_flags.IBV_WC_WITH_IMM)
-_WITH_INV: Final = int(ibv_wc_flags.IBV_WC_WITH_INV)
+_WC_FLAGS: Final = ops.WC_FLAGS
 
 #: Why `take_entry` has none.
 NO_ENTRY: Final = -1
@@ -105,32 +100,36 @@ class ReceiveSide:
         self, qp: QueuePair, incoming: Incoming, request: Request, opcode: int, length: int
     ) -> Answer:
         """End the message and its entry well."""
-        sent_as = request.opcode
-        wc_flags = 0
-        if sent_as in (_SEND_WITH_IMM, _WRITE_WITH_IMM):
-            wc_flags = _WITH_IMM
-        elif sent_as == _SEND_WITH_INV:
-            wc_flags = _WITH_INV
         incoming.opcode = -1
         counters = qp.counters
         counters.received_messages += 1
         counters.received_bytes += length
-        srqn = 0
-        cq = qp.receive_cq
-        if incoming.srq is not None:
+        position, source = incoming.position, request.source_qpn
+        wc_flags = _WC_FLAGS[request.opcode]
+        solicited = 1 if request.flags & _SOLICITED else 0
+        cq, srq = qp.receive_cq, incoming.srq
+        if srq is None:
+            if qp.receive is not None:
+                qp.receive.head = (position + 1) & _WORD_MASK
+            if cq is not None and not wc_flags and not solicited:
+                if cq.add_plain(qp.number, position, length, source, opcode, 0):
+                    return ACK
+                return self._lost(qp)
+            srqn = 0
+        else:
             incoming.srq_position = -1
-            srqn = incoming.srq.number
-            cq = cq or incoming.srq.cq
-        elif qp.receive is not None:
-            qp.receive.head = (incoming.position + 1) & _WORD_MASK
-        if cq is None or not cq.add(
-            qp.number, incoming.position, length, request.imm_data if wc_flags else 0,
-            request.source_qpn, opcode, 0, 0, 0, wc_flags, 0, 0, 0, 0, srqn,
-            1 if request.flags & _SOLICITED else 0,
+            srqn = srq.number
+            cq = cq or srq.cq
+        if cq is not None and cq.add(
+            qp.number, position, length, request.imm_data if wc_flags else 0, source, opcode,
+            0, 0, 0, wc_flags, 0, 0, 0, 0, srqn, solicited,
         ):  # fmt: skip
-            self._queue_pairs.completion_lost(qp)
-            return NOTHING
-        return ACK
+            return ACK
+        return self._lost(qp)
+
+    def _lost(self, qp: QueuePair) -> Answer:
+        self._queue_pairs.completion_lost(qp)
+        return NOTHING
 
     # What fails
 

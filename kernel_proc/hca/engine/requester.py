@@ -24,11 +24,12 @@ from kernel_proc.hca.engine.send_records import SendRecords
 from kernel_proc.hca.engine.sender_memory import SenderMemory
 from kernel_proc.hca.engine.windows import Windows
 from kernel_proc.hca.in_hand import Outgoing
+from kernel_proc.hca.memory_key import TranslationFault
 from kernel_proc.hca.packets import ACKNOWLEDGE, NO_DATA, Answer, Data
 from kernel_proc.hca.port import Port
 from kernel_proc.hca.qp_table import QpTable, QueuePair
 from kernel_proc.hca.queue_buffer import BufferGone
-from kernel_proc.hca.translation import Translation, TranslationFault
+from kernel_proc.hca.translation import Translation
 from kernel_proc.hca.work_queue import WorkQueue
 from kernel_proc.hca_abi import qp_transitions as states
 from shared.doorbell_layout import RING_SEND

@@ -93,12 +93,18 @@ def read_send(queue: WorkQueue, out: Outgoing) -> int:
         length = out.length = sum(element[1] for element in out.elements)
     if length > ops.LONGEST_MESSAGE:
         return ops.LOC_LEN_ERR
-    if action >= _IS_ATOMIC:
-        if action == _IS_ATOMIC and length != ops.ATOMIC_LENGTH:
-            return ops.LOC_LEN_ERR
-        if count and action in (_INVALIDATES, _BINDS):
-            return ops.LOC_QP_OP_ERR
-        if action == _BINDS:
-            start = place + _BIND_PLACE
-            out.vector = bytes(view[start : start + BIND_SEGMENT.size])
+    is_plain = action < _IS_ATOMIC or transport == _UD
+    return ops.SUCCESS if is_plain else _take_rest(out, view, place, count)
+
+
+def _take_rest(out: Outgoing, view: memoryview, place: int, count: int) -> int:
+    """Look at what entries have that are neither data nor a read; `place` is their elements'."""
+    action = out.action
+    if action == _IS_ATOMIC and out.length != ops.ATOMIC_LENGTH:
+        return ops.LOC_LEN_ERR
+    if count and action in (_INVALIDATES, _BINDS):
+        return ops.LOC_QP_OP_ERR
+    if action == _BINDS:
+        start = place + _BIND_PLACE
+        out.vector = bytes(view[start : start + BIND_SEGMENT.size])
     return ops.SUCCESS

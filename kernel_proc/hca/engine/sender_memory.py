@@ -14,9 +14,10 @@ from kernel_proc.hca.engine.pieces import is_shared, reach_elements, store_data
 from kernel_proc.hca.engine.private_copier import Copied, CopyJob, PrivateCopier
 from kernel_proc.hca.engine.rounds import Rounds
 from kernel_proc.hca.in_hand import Outgoing
+from kernel_proc.hca.memory_key import TranslationFault
 from kernel_proc.hca.packets import Data
 from kernel_proc.hca.qp_table import QueuePair
-from kernel_proc.hca.translation import Translation, TranslationFault
+from kernel_proc.hca.translation import Translation
 from kernel_proc.hca.work_queue import WorkQueue
 
 

@@ -16,9 +16,10 @@ from kernel_proc.hca.engine import operations as ops
 from kernel_proc.hca.engine.completer import STOP, Completer
 from kernel_proc.hca.engine.rounds import Rounds
 from kernel_proc.hca.in_hand import Outgoing
+from kernel_proc.hca.memory_key import MemoryKey
 from kernel_proc.hca.memory_window import MemoryWindow
 from kernel_proc.hca.qp_table import QueuePair
-from kernel_proc.hca.translation import MemoryKey, Translation
+from kernel_proc.hca.translation import Translation
 from kernel_proc.hca.work_queue import WorkQueue
 from kernel_proc.hca_abi import contexts as abi
 from shared.verbs_enums import ibv_access_flags

@@ -3,6 +3,7 @@
 The commands of each verb are those of the real driver.
 """
 
+import errno
 import struct
 from collections.abc import Iterator
 
@@ -18,13 +19,12 @@ from shared.message_codec import encode
 from shared.messages import VerbsRun
 from shared.nt_status import (
     STATUS_BUFFER_TOO_SMALL,
-    STATUS_INVALID_DEVICE_REQUEST,
     STATUS_INVALID_PARAMETER,
     STATUS_NO_SUCH_DEVICE,
     STATUS_OBJECT_NAME_NOT_FOUND,
 )
 from shared.verb_messages import CreateAh, ModifyPort, Multicast, Object, PortQuery, RegMr
-from shared.verb_program import VerbStep, pack_program
+from shared.verb_program import RUN_RESULT, VerbStep, pack_program
 from user_proc.bench.timed_loops import Window
 from user_proc.bench.verbs.verb_operations import Region, UserVerbs, VerbFailed, VerbsBench
 from user_proc.bench.verbs.verb_programs import (
@@ -93,6 +93,13 @@ def process(machine: Machine) -> Iterator[UserProcess]:
         yield connected
 
 
+NO_PORT = PortQuery(99)
+IN_ONE_PIECE = (
+    "reg_mr was refused: errno 12, Cannot allocate memory: the kernel has no 16384 bytes of memory "
+    "the device can reach in one piece"
+)
+
+
 def objects(machine: Machine) -> int:
     assert machine.hca is not None
     assert machine.hca.driver is not None
@@ -125,6 +132,8 @@ EXTENDED = {
     "export_context",
     "import_context",
     "import_pd",
+    "import_mr",
+    "import_dm",
 }
 
 
@@ -212,14 +221,38 @@ def test_a_block_ends_when_its_time_is_up(process: UserProcess):
 def test_a_refused_verb_ends_the_run_and_is_told(machine: Machine, process: UserProcess):
     wrong = VerbStep(codes.IOCTL_DEALLOC_PD, Object(12345))
     bench, verbs = VerbsBench(process), UserVerbs(process)
-    with pytest.raises(VerbFailed, match="dealloc_pd was refused: errno 22"):
+    with pytest.raises(VerbFailed, match="dealloc_pd was refused: errno 22") as caught:
         verbs.do(wrong)
-    with pytest.raises(NtStatusError) as caught:
+    assert caught.value.errno == errno.EINVAL
+    words = "dealloc_pd was refused: errno 22, Invalid argument: the context has no object 12345"
+    with pytest.raises(VerbFailed, match=words):
         bench.take([VerbStep(codes.IOCTL_ALLOC_PD, None)], [wrong], Window(1))
-    assert caught.value.status == STATUS_INVALID_DEVICE_REQUEST
+    # One that is refused after others were timed leaves no times.
+    steps = [VerbStep(codes.IOCTL_QUERY_DEVICE, None), VerbStep(codes.IOCTL_QUERY_PORT, NO_PORT)]
+    with pytest.raises(VerbFailed, match=r"query_port was refused: errno 22, .*ports 1 to 2"):
+        bench.take([], steps, Window(5))
     assert objects(machine) == 0
     verbs.close()
     bench.close()
+
+
+@pytest.mark.parametrize(("length", "words"), [(4 << 10, None), (16 << 10, IN_ONE_PIECE)])
+def test_memory_that_is_not_to_be_had_in_one_piece_is_told_so(length: int, words: str | None):
+    scattered = Machine(KernelSettings(fragmentation=1), in_process=True)
+    scattered.start_hca()
+    program = registration(length).for_client("kernel")
+    plan = (program.setup, [one.step for one in program.steps], Window(2))
+    with UserProcess.in_process(scattered.connect_in_process("verbs client")) as process:
+        bench = VerbsBench(process)
+        if words is None:
+            assert bench.take(*plan).count == 2
+        else:
+            with pytest.raises(VerbFailed, match=words) as caught:
+                bench.take(*plan)
+            assert caught.value.errno == errno.ENOMEM
+        assert objects(scattered) == 0
+        bench.close()
+    scattered.close()
 
 
 ALLOC, CREATE_AH = VerbStep(codes.IOCTL_ALLOC_PD, None, (), ((0, 20),)), codes.IOCTL_CREATE_AH
@@ -297,7 +330,7 @@ def test_a_wrong_reading_of_the_journal(process: UserProcess, data: bytes, room:
         assert struct.unpack("=Q", answer)[0] >= 0
         plan = encode(VerbsRun(b"\x90", QUERY, 2, 0, 1))
         with pytest.raises(NtStatusError) as caught:
-            device.device_io_control(IOCTL_VERBS_RUN, plan, bytearray(23))
+            device.device_io_control(IOCTL_VERBS_RUN, plan, bytearray(RUN_RESULT.size + 23))
         assert caught.value.status == STATUS_BUFFER_TOO_SMALL
 
 

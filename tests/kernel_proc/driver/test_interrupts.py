@@ -89,6 +89,25 @@ def test_more_asynchronous_events_than_the_queue_holds(box: HcaBox):
     assert {event[1] for event in told.events} == set(range(1000))
 
 
+def test_events_whose_interrupt_is_lost_are_found_by_the_watch(
+    box: HcaBox, monkeypatch: pytest.MonkeyPatch
+):
+    let_run(box)
+    told = Told(box)
+    monkeypatch.setattr(type(box.hca), "_raise_line", lambda device: None)
+    assert box.life.interrupts is not None
+    box.life.interrupts.watch(5_000_000_000)
+    begin = box.processor.clock.now_ns()
+    box.hca.tables.events.completion(COMPLETION_EQ, 0x1234)
+    box.processor.run_until(lambda: bool(told.events))
+    assert told.events == [("completion", 0x1234)]
+    assert box.processor.clock.now_ns() - begin <= 5_000_000_000
+    assert box.life.inspect()["interrupts"]["found_by_looking"] == 1
+    assert box.life.interrupts._watch.is_set
+    box.life.stop_interrupts()
+    assert not box.life.interrupts._watch.is_set
+
+
 def test_a_dpc_that_takes_too_long_queues_itself_again(box: HcaBox):
     let_run(box)
     told = Told(box)

@@ -12,7 +12,8 @@ from kernel_proc.driver.doorbell_slots import DoorbellSlots
 from kernel_proc.driver.number_allocator import NumberAllocator
 from kernel_proc.driver.page_runs import count_pages, mtt_entries, page_shift
 from kernel_proc.driver.refusal import VerbRefused
-from kernel_proc.hca.translation import MemoryKey, Translation
+from kernel_proc.hca.memory_key import MemoryKey
+from kernel_proc.hca.translation import Translation
 from kernel_proc.hca_abi.contexts import MPT_FLAG_LOCAL_READ, MPT_FLAG_REGION, MptEntry
 from shared.doorbell_layout import SLOTS
 from shared.verb_reasons import VerbReason

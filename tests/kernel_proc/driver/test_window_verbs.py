@@ -6,8 +6,8 @@ import errno
 import pytest
 
 from kernel_proc.driver.limits import Profile
+from kernel_proc.hca.memory_key import TranslationFault
 from kernel_proc.hca.memory_window import MemoryWindow
-from kernel_proc.hca.translation import TranslationFault
 from kernel_proc.hca_abi import contexts as abi
 from shared import verb_codes as codes
 from shared.verb_messages import AllocMw, Object, Registered, RegMr, ReregMr

@@ -11,6 +11,7 @@ from kernel_proc.experiments.contiguity_verdict import CREATE, MOVE
 from kernel_proc.experiments.experiment import DONE, Row
 from kernel_proc.experiments.fragmented_memory import use_frames
 from kernel_proc.memory.page_frames import PageFrameAllocator
+from tests.experiment_pages import unexplained
 
 REGION = Object(MR, 3 << 20)
 SMALL = Plan(
@@ -82,6 +83,7 @@ def test_what_runs_is_counted():
     )
     assert "common-buffer first fails with 90 % of the frames in use (MR of 3 MiB)" in verdict
     assert "smaller, pages and pool always get it" in verdict
+    assert unexplained("contiguity", rows) == set()
 
 
 def test_a_piece_that_is_not_aligned_saves_no_entry():

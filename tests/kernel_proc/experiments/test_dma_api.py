@@ -7,18 +7,7 @@ from typing import Any
 import pytest
 
 from kernel_proc.experiments import dma_methods
-from kernel_proc.experiments.dma_api import (
-    ASTRAY,
-    DMA_API,
-    LONG,
-    PLENTY,
-    SHORT,
-    STALE,
-    STOPPED,
-    WORKS,
-    DmaApi,
-    cells,
-)
+from kernel_proc.experiments.dma_api import DMA_API, DmaApi, cells
 from kernel_proc.experiments.dma_methods import (
     COMMON_BUFFER,
     KERNEL,
@@ -29,6 +18,19 @@ from kernel_proc.experiments.dma_methods import (
     USER,
     Method,
 )
+from kernel_proc.experiments.dma_stage import PART, REFUSED, WAITS
+from kernel_proc.experiments.dma_verdict import (
+    ASTRAY,
+    LONG,
+    ONE_REGISTER,
+    PLENTY,
+    SHORT,
+    STALE,
+    STOPPED,
+    WORKS,
+    result_of,
+)
+from tests.experiment_pages import unexplained
 
 MAPPED = (MAP_TRANSFER, SCATTER_GATHER)
 
@@ -55,7 +57,7 @@ def pick(rows: list[Row], **labels: Any) -> list[Row]:
 
 
 def results(rows: list[Row], **labels: Any) -> set[str]:
-    return {row["result"] for row in pick(rows, **labels)}
+    return {result_of(row) for row in pick(rows, **labels)}
 
 
 def again(rows: list[Row], experiment: DmaApi, **labels: Any) -> list[Row]:
@@ -69,10 +71,10 @@ def again(rows: list[Row], experiment: DmaApi, **labels: Any) -> list[Row]:
 
 
 def test_every_cell_has_a_row_and_a_result(rows: list[Row]):
-    assert len(rows) == len(list(cells())) == 4 * 2 * 3 * 2 * 2 * 2 + 7
-    known = {WORKS, STALE, ASTRAY, STOPPED, "waits", "refused"}
-    assert {row["result"] for row in rows} == known
-    assert all((row["result"] == STOPPED) == ("bug_check" in row) for row in rows)
+    assert len(rows) == len(list(cells())) == 4 * 2 * 3 * 2 * 2 * 2 + 7 + 12
+    known = {WORKS, STALE, ASTRAY, STOPPED, WAITS, REFUSED, PART}
+    assert {result_of(row) for row in rows} == known
+    assert all(row["outcome"].startswith("bug") == ("bug_check" in row) for row in rows)
 
 
 def test_each_mapping_made_for_one_transfer_works_below_its_level(rows: list[Row]):
@@ -89,7 +91,9 @@ def test_a_shared_mapping_is_stale_under_the_verifier(rows: list[Row], method: s
     assert results(rows, **labels, verifier=True) == {STALE}
     (row,) = pick(rows, **labels, verifier=True, irql="PASSIVE_LEVEL")
     # Neither side sees the other, and the end overwrites what the owner has written meanwhile.
-    assert (row["to_device"], row["from_device"], row["kept_at_the_end"]) == (False,) * 3
+    assert [row["seen"][key] for key in ("to_device", "from_device", "kept_at_the_end")] == [
+        False
+    ] * 3
 
 
 def test_a_common_buffer_is_shared_always_and_is_never_the_users(rows: list[Row]):
@@ -103,7 +107,7 @@ def test_a_narrow_device_shares_nothing_above_4_gib_and_goes_astray_by_itself(ro
     for method in MAPPED:
         assert results(rows, method=method, **labels) == {STALE}
     assert results(rows, method=PHYSICAL, **labels) == {ASTRAY}
-    assert all(row["others_overwritten"] for row in pick(rows, method=PHYSICAL, **labels))
+    assert all(row["seen"]["others_overwritten"] for row in pick(rows, method=PHYSICAL, **labels))
 
 
 @pytest.mark.parametrize(
@@ -185,9 +189,39 @@ def test_memory_locked_before_can_be_mapped_at_dispatch_level(rows: list[Row]):
     assert "MapTransfer and physical address at DISPATCH_LEVEL" in DMA_API.verdict(others)
 
 
+def test_fewer_map_registers_than_pages_shorten_or_refuse(rows: list[Row]):
+    few = {"resources": ONE_REGISTER, "verifier": False}
+    assert results(rows, **few, method=COMMON_BUFFER) == {WORKS}
+    assert results(rows, **few, method=MAP_TRANSFER) == {PART}
+    assert results(rows, **few, method=SCATTER_GATHER, bits=64) == {WORKS}
+    (row,) = pick(rows, **few, method=SCATTER_GATHER, bits=32)
+    assert row["seen"]["why"] == "GetScatterGatherList: STATUS_INSUFFICIENT_RESOURCES"
+    (row,) = pick(rows, **few, method=MAP_TRANSFER, bits=64)
+    assert row["seen"]["why"] == "MapTransfer maps 4096 of 8192 bytes"
+    labels = {"resources": ONE_REGISTER, "verifier": True, "method": MAP_TRANSFER}
+    for row in pick(rows, **labels):
+        assert row["bug_check"]["code"] == 0xE6
+    assert "under the verifier MapTransfer ends with bug check 0xe6/0x0" in DMA_API.verdict(rows)
+
+
+def test_the_calls_of_a_mapping_are_counted(rows: list[Row]):
+    labels = {"buffer": KERNEL, "irql": "PASSIVE_LEVEL", "verifier": False}
+    calls = {method: {row["seen"]["adapter_calls"] for row in pick(rows, method=method, **labels)}
+             for method in METHODS}  # fmt: skip
+    # Channel, MapTransfer, flush and registers; a list and its end; nothing but the allocation.
+    assert calls[SCATTER_GATHER] == {2}
+    assert calls[COMMON_BUFFER] == calls[PHYSICAL] == {0}
+    assert min(calls[MAP_TRANSFER]) == 4
+
+
 def test_what_runs_out_and_what_does_not(rows: list[Row]):
     verdict = DMA_API.verdict(rows)
-    assert "common buffer works for 64 bits and works for 32" in verdict
-    assert "MapTransfer waits for 64 bits and waits for 32" in verdict
-    assert "scatter/gather works for 64 bits and waits for 32" in verdict
+    assert "common buffer works (64 bits) and works (32)" in verdict
+    assert "MapTransfer waits (64 bits) and waits (32)" in verdict
+    assert "scatter/gather works (64 bits) and waits (32)" in verdict
+    assert "scatter/gather works (64 bits) and is refused (32); under the verifier" in verdict
     assert "is refused once memory below 4 GiB is used up as well" in verdict
+
+
+def test_its_page_explains_every_column(rows: list[Row]):
+    assert unexplained("dma-api", rows) == set()

@@ -1,4 +1,4 @@
-"""Four ways to learn of events: how each behaves, and that the verdict follows."""
+"""Six ways to learn of events: how each behaves, and that the verdict follows."""
 
 from functools import partial
 
@@ -8,6 +8,7 @@ from kernel_proc.experiments.experiment import DONE, Row
 from kernel_proc.experiments.notification_clients import KINDS, OBJECTS
 from kernel_proc.experiments.notification_ways import WAYS, NotificationWays
 from kernel_proc.experiments.user_clients import BlockingClient, MiddlemanClient
+from tests.experiment_pages import unexplained
 
 
 def silent(done: int, total: int, text: str) -> None:
@@ -31,16 +32,18 @@ def test_every_way_takes_both_kinds_of_event(rows: list[Row]):
 
 
 def test_irps_threads_and_levels_are_those_of_each_way(rows: list[Row]):
-    assert [of(rows, way, "irps")[0] for way in WAYS] == [1, 1, 1, 1, 0]
-    assert [of(rows, way, "threads")[0] for way in WAYS] == [1, 1, OBJECTS, OBJECTS, 0]
+    assert [of(rows, way, "irps")[0] for way in WAYS] == [1, 1, 1, 1, 0, 1]
+    assert [of(rows, way, "threads")[0] for way in WAYS] == [1, 1, OBJECTS, OBJECTS, 0, 1]
     assert of(rows, "callback", "handled_at") == ["DISPATCH_LEVEL", "PASSIVE_LEVEL"]
-    assert set(of(rows, "pended IRPs", "handled_at")) == {"PASSIVE_LEVEL"}
+    for way in ("pended IRPs", "kernel client's IRPs"):
+        assert set(of(rows, way, "handled_at")) == {"PASSIVE_LEVEL"}
 
 
 def test_no_way_loses_an_event_to_a_cancellation(rows: list[Row]):
     assert set(of(rows, "pended IRPs", "cancel")) == {"CancelIo: event kept"}
     assert set(of(rows, "middleman", "cancel")) == {"CancelIo: event kept"}
     assert set(of(rows, "blocking call", "cancel")) == {"CancelSynchronousIo: event kept"}
+    assert set(of(rows, "kernel client's IRPs", "cancel")) == {"IoCancelIrp: event kept"}
     assert set(of(rows, "callback", "cancel")) == {"nothing to cancel: called all the same"}
 
 
@@ -57,6 +60,7 @@ def test_only_the_middleman_runs_out_of_records(rows: list[Row]):
         "blocking call": {"200 of 200 in 1"},
         "blocking in kernel mode": {"200 of 200 in 200"},
         "callback": {"200 of 200 in 200"},
+        "kernel client's IRPs": {"200 of 200 in 1"},
     }
 
 
@@ -69,6 +73,7 @@ def test_an_object_can_be_destroyed_but_not_everywhere(rows: list[Row]):
         "blocking call": ["returns", "returns"],
         "blocking in kernel mode": ["returns", "returns"],
         "callback": ["refused", "returns"],
+        "kernel client's IRPs": ["returns", "returns"],
     }
 
 
@@ -97,3 +102,7 @@ def test_the_verdict_changes_with_the_mechanism():
     verdict = experiment.verdict(found)
     assert "lose events when nobody asks: none;" in verdict
     assert verdict.endswith("outlive their process: none.")
+
+
+def test_its_page_explains_every_column(rows: list[Row]):
+    assert unexplained("notification", rows) == set()

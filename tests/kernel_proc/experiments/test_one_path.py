@@ -12,6 +12,7 @@ from kernel_proc.experiments.user_program import UserProgram
 from kernel_proc.machine import Machine
 from kernel_proc.settings import KernelSettings
 from shared.verb_codes import HCA_DEVICE
+from tests.experiment_pages import unexplained
 
 LENGTH = 65536
 
@@ -55,6 +56,7 @@ def test_a_common_buffer_needs_memory_in_a_row(scattered: list[Row]):
     outcome = found(scattered, "separate", "kernel")["outcome"]
     assert outcome == "AllocateCommonBuffer found no memory in a row"
     verdict = OnePath().verdict(scattered)
+    assert "What a user's memory takes more by the shared path: MDL and lock." in verdict
     assert f"Not registered: kernel {LENGTH} B scattered by the separate path" in verdict
 
 
@@ -72,7 +74,9 @@ def test_one_path_under_both_names_shows_no_second_body_of_code():
         ("shared", "user"): PATHS["shared", "user"],
     }
     experiment = OnePath(paths, lengths=(4096,), runs=(0,))
-    assert "run 100 % of" in experiment.verdict(experiment.run(True, silent))
+    verdict = experiment.verdict(experiment.run(True, silent))
+    assert "run 100 % of" in verdict
+    assert "takes more by the shared path: none." in verdict
 
 
 @pytest.mark.parametrize("which", PATHS)
@@ -107,3 +111,7 @@ def test_the_experiment_knows_its_four_paths():
     assert set(one_path.PATHS) == {
         (way, memory) for way in ("shared", "separate") for memory in ("kernel", "user")
     }
+
+
+def test_its_page_explains_every_column(scattered: list[Row]):
+    assert unexplained("one-path", scattered) == set()

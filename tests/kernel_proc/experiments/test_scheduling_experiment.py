@@ -10,6 +10,7 @@ from kernel_proc.experiments.scheduling_ways import (
     by_threaded_dpc,
     by_work_item,
 )
+from tests.experiment_pages import unexplained
 
 
 def silent(done: int, total: int, text: str) -> None:
@@ -71,3 +72,7 @@ def test_the_verdict_changes_with_the_mechanism():
     assert "of higher priority delays the DPC;" in verdict
     assert verdict.endswith(" the DPC may wait in its routine.")
     assert verdict.startswith("A work item has completed")
+
+
+def test_its_page_explains_every_column(rows: list[Row]):
+    assert unexplained("scheduling", rows) == set()

@@ -5,6 +5,8 @@ import pytest
 from kernel_proc.experiments import verb_command_times
 from kernel_proc.experiments.experiment import DONE, Row
 from kernel_proc.experiments.verb_command_times import CONNECTION, CommandTimes, time_key
+from kernel_proc.hca import latency_model
+from tests.experiment_pages import unexplained
 
 SHORT, LONG = 320, 1_000_000
 
@@ -43,6 +45,9 @@ def test_the_verdict_says_what_was_cut_and_what_is_below_the_emulator(rows: dict
     assert "a verb takes its commands times the mean" in verdict
     assert "those of class A, B and C cut" in verdict
     assert "alloc_pd, create_ah, destroy_ah and dealloc_pd take no command" in verdict
+    assert (
+        "Of the 42 that the verbs sent, 12 are of class A, 20 are of class B and 10 are" in verdict
+    )
 
 
 def test_another_model_changes_the_verdict(monkeypatch: pytest.MonkeyPatch):
@@ -52,3 +57,14 @@ def test_another_model_changes_the_verdict(monkeypatch: pytest.MonkeyPatch):
     verdict = experiment.verdict(experiment.run(True, silent))
     assert "a verb does not take its commands times the mean" in verdict
     assert "those of class none cut" in verdict
+
+
+def test_another_bound_changes_what_is_cut(monkeypatch: pytest.MonkeyPatch):
+    experiment = CommandTimes((5_000,))
+    assert "those of class A cut" in experiment.verdict(experiment.run(True, silent))
+    monkeypatch.setitem(latency_model.CLASS_BOUND_NS, "A", latency_model.CLASS_BOUND_NS["B"])
+    assert "those of class none cut" in experiment.verdict(experiment.run(True, silent))
+
+
+def test_its_page_explains_every_column(rows: dict[str, Row]):
+    assert unexplained("command-times", rows.values()) == set()

@@ -323,7 +323,7 @@ class Bench:
         rung = self.slots[bells.RUNG_WORD]
         place = bells.RING_WORD + rung % bells.RING_ENTRIES
         self.slots[place] = kind << bells.KIND_SHIFT | slot
-        self.slots[bells.RUNG_WORD] = rung + 1
+        self.slots[bells.RUNG_WORD] = (rung + 1) & ((1 << 64) - 1)
 
 
 class BenchCq:

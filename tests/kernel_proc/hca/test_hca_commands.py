@@ -304,7 +304,7 @@ def test_ports_are_active_with_lids_gids_and_pkeys(bench: Bench):
         assert status == 0
         assert info[mad.PORT_INFO_SPEED_SUPPORTED_STATE] & 15 == 4
         assert int.from_bytes(info[16:18], "big") == port
-        assert int.from_bytes(info[18:20], "big") == 1
+        assert int.from_bytes(info[18:20], "big") == 0  # no subnet manager
         assert info[:16][8:16] == bytes.fromhex("fe80000000000000")
         _, guids = ask(bench, port, mad.METHOD_GET, mad.ATTRIBUTE_GUID_INFO, 0)
         assert int.from_bytes(guids[:8], "big") == bench.device.settings.node_guid + port
@@ -339,11 +339,19 @@ def port_events(bench: Bench) -> list[tuple[int, int]]:
 def test_port_changes_are_events(bench: Bench):
     _, info = ask(bench, 2, mad.METHOD_GET, mad.ATTRIBUTE_PORT_INFO, 2)
     changed = bytearray(info)
-    changed[16:20] = bytes.fromhex("00150001")
+    changed[16:18] = bytes.fromhex("0015")
     assert ask(bench, 2, mad.METHOD_SET, mad.ATTRIBUTE_PORT_INFO, 2, bytes(changed))[0] == 0
     assert port_events(bench) == [(0x10, 2)]
     ask(bench, 2, mad.METHOD_SET, mad.ATTRIBUTE_PORT_INFO, 2, bytes(changed))
     assert port_events(bench) == []
+    for manager, status, events in (
+        ("c000", mad.MAD_STATUS_BAD_VALUE, []),
+        ("0001", 0, [(0x13, 2)]),
+    ):
+        changed[18:20] = bytes.fromhex(manager)
+        answer = ask(bench, 2, mad.METHOD_SET, mad.ATTRIBUTE_PORT_INFO, 2, bytes(changed))
+        assert answer[0] == status
+        assert port_events(bench) == events
     keys = b"\xff\xff\x80\x01".ljust(64, b"\0")
     ask(bench, 1, mad.METHOD_SET, mad.ATTRIBUTE_PKEY_TABLE, 0, keys)
     assert port_events(bench) == [(0x11, 1)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernel_proc.hca.cq_table import SWEPT_QPN
+from kernel_proc.hca.cq_entries import SWEPT_QPN
 from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi import contexts as abi
 from kernel_proc.hca_abi import event_entries as eqe
@@ -510,10 +510,13 @@ def test_a_silent_session_gets_its_turn_beside_a_loud_one(bench: Bench):
     assert bench.device.inspect()["flushed"] == 501
 
 
-def test_the_short_way_to_add_a_sent_entry_writes_the_same(bench: Bench):
+@pytest.mark.parametrize(("source", "opcode", "is_send"), [(0, 2, 1), (0xFFFFFF, 0x80, 0)])
+def test_the_short_way_to_add_an_entry_writes_the_same(
+    bench: Bench, source: int, opcode: int, is_send: int
+):
     cq = bench.make_cq()
-    assert cq.queue.add_sent(2000, 5 | 7 << 32, 2, 4096)
-    assert cq.queue.post(2000, 5, 0, is_send=1, opcode=2, byte_len=4096)
+    assert cq.queue.add_plain(2000, 5 | 7 << 32, 4096, source, opcode, is_send)
+    assert cq.queue.post(2000, 5, 0, is_send=is_send, opcode=opcode, byte_len=4096, src_qp=source)
     first, second = cq.poll()
     assert first == second
     assert len(first) == 17

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_proc.hca.device_memory import BusError, DeviceMemory
-from kernel_proc.hca.memory_window import MemoryWindow
-from kernel_proc.hca.translation import (
+from kernel_proc.hca.memory_key import (
     FaultReason,
     MemoryKey,
-    Translation,
     TranslationFault,
     index_with_generation,
 )
+from kernel_proc.hca.memory_window import MemoryWindow
+from kernel_proc.hca.translation import Translation
 from kernel_proc.hca_abi import contexts as abi
 
 PAGE = 4096

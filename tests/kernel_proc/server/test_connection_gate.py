@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -226,13 +228,85 @@ def test_what_a_message_without_end_leaves_is_given_back(
     door.becomes(given_back)
 
 
-def test_memory_that_is_merely_much_ends_nobody(door: Door):
+MORE = b"\x01\x01x"  # a frame of one byte, with more to come
+LAST = b"\x00\x01x"
+
+
+def test_who_finishes_messages_floods_nobody(door: Door, monkeypatch: pytest.MonkeyPatch):
+    """However much comes from one that is seen sending all the time."""
+    monkeypatch.setattr(connection_gate, "_has_input", lambda descriptor: True)
+    sends: list[Callable[[], object]] = []
+    busy = door.knock()
+    shake_hands(busy)
+    door.settled(1)
+    pause = SimpleNamespace(sleep=lambda _: sends[0](), monotonic=time.monotonic)
+    monkeypatch.setattr(connection_gate, "time", pause)
+    sends.append(lambda: (busy.sendall(LAST), take(door)))
+    assert not door.gate._stop_floods()
+    sends[0] = lambda: busy.sendall(MORE)
+    door.gate._flood_bytes = 0
+    door.becomes(lambda: door.gate.floods == 1)
+    assert is_turned_away(busy)
+
+
+def take(door: Door) -> None:
+    assert door.socket.socket.poll(SECONDS * 1000)
+    door.socket.drain()
+
+
+@pytest.mark.processes
+def test_who_has_stopped_in_a_message_without_end_is_found_by_trying(
+    door: Door, request: pytest.FixtureRequest
+):
+    """Of two processes that are silent, the one whose end gives much memory back."""
+    if not run_alone(request):
+        return
+    flooded: list[int] = []
+    door.gate._on_flood = flooded.append
+    bad = door.knock()
+    shake_hands(bad)
+    before = private_bytes()
+    frame = b"\x03" + struct.pack(">Q", 1 << 16) + bytes(1 << 16)
+    for _ in range(1 << 10):
+        bad.sendall(frame)
+    door.becomes(lambda: private_bytes() > before + (48 << 20))
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); "
+        "s.connect(sys.argv[1]); s.recv(10); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(door.path)], stdin=subprocess.PIPE
+    ) as other:
+        door.settled(2)
+        door.gate._flood_bytes = before + (16 << 20)
+
+        def found() -> bool:
+            door.socket.drain()  # libzmq ends what it has of a peer in the thread that reads
+            return bool(flooded)
+
+        door.becomes(found)
+        other.communicate()
+    assert flooded == [os.getpid()]
+    assert door.gate.floods == 1
+    assert is_turned_away(bad)
+    door.becomes(lambda: private_bytes() < before + (16 << 20))
+
+
+def test_memory_that_is_merely_much_costs_everybody_one_connection_and_nobody_a_session(
+    door: Door,
+):
+    flooded: list[int] = []
+    door.gate._on_flood = flooded.append
     door.gate._flood_bytes = 0
     quiet = door.knock()
     shake_hands(quiet)
+    assert is_turned_away(quiet)
+    again = door.knock()
+    shake_hands(again)
     door.gate._look_at_memory()
-    assert door.gate.floods == 0
-    assert is_let_in(quiet)
+    door.gate._look_at_memory()
+    assert is_let_in(again)
+    assert (flooded, door.gate.floods) == ([], 0)
 
 
 # --- too many at once ----------------------------------------------------------------------------

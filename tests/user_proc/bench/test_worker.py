@@ -8,7 +8,7 @@ import pytest
 
 from shared.envelope import HEADER, MAX_PAYLOAD
 from user_proc.bench.full_plan import BASE, extra_floors, plan_rows, stage_rows
-from user_proc.bench.row_plan import FloorSpec, RowSpec
+from user_proc.bench.row_plan import FloorSpec, Memory, RowSpec
 from user_proc.bench.row_results import Usage
 from user_proc.bench.stage_times import STAGES
 from user_proc.bench.timed_loops import Window
@@ -70,6 +70,20 @@ def test_every_row_runs_and_its_copies_are_counted_exactly(workers: list[WorkerL
     if row.floor.name == "echo":
         assert floor.wire_bytes == 2 * (HEADER.size + row.floor.payload) * operations
         assert floor.copies == 0
+    group.release()
+
+
+@pytest.mark.parametrize(("memory", "copied"), [("arena", 2), ("private", 3)])
+def test_private_bytes_too_long_for_a_message_are_fetched_before_they_are_buffered(
+    workers: list[WorkerLink], memory: Memory, copied: int
+):
+    row = replace(BASE, memory=memory, payload=4 * MAX_PAYLOAD, completion="inline")
+    group = WorkerGroup(workers[:1])
+    group.prepare(row)
+    used = block(workers, "row")
+    assert used.copies == row.copies * used.operations == copied * used.operations
+    assert used.bytes_copied == copied * row.payload * used.operations
+    assert used.wire_bytes == wire_bytes(row) * used.operations
     group.release()
 
 

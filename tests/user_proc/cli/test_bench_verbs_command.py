@@ -59,7 +59,10 @@ def test_a_running_kernel_is_measured_and_left_running(private_run: object, soft
         assert done.returncode == 0, done.stderr
         document = load_strict(done.stdout)
         assert kernel.running
-    assert {row["latency_model"] for row in document["rows"]} == {"running"}
+    assert {row["latency_model"] for row in document["rows"]} == {"none"}
+    assert document["provenance"]["hcas"] == [
+        {"latency_model": "none", "latency_factor": 1.0, "hca_profile": None}
+    ]
     mixes = [row["processes"] for row in document["rows"] if row["verb"] == "control_mix"]
     assert mixes == [2]
     assert HEADING in done.stderr

@@ -1,5 +1,6 @@
 """`softhca experiment` as a user starts it."""
 
+import errno
 import signal
 import subprocess
 from collections.abc import Callable
@@ -7,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from user_proc.cli.experiment_command import _publish
-from user_proc.cli.experiment_table import experiment_lines
-from user_proc.run_document import load_strict, other_document
+from user_proc import run_document
+from user_proc.cli import experiment_command
+from user_proc.errors import SofthcaError
+from user_proc.experiments import catalogue
+from user_proc.experiments.experiment import ExperimentFailed
+from user_proc.run_document import load_strict
 
 pytestmark = pytest.mark.processes
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Begin = Callable[..., subprocess.Popen[str]]
-HERE = ("irp-or-direct", "buffering", "command-share")
+HERE = ("irp-or-direct", "buffering", "command-share", "speed-path")
 IN_A_MACHINE = ("command-times", "notification", "one-path", "scheduling")
-
-
-def result(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"name": "one", "question": "Which?", "verdict": "This one.", "rows": rows}
 
 
 def test_the_list_has_every_experiment_with_its_question(softhca: Run):
@@ -30,6 +31,7 @@ def test_the_list_has_every_experiment_with_its_question(softhca: Run):
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[1:])
     assert set(lines) >= {*HERE, *IN_A_MACHINE}
     assert all(question.endswith("?") for question in lines.values())
+    assert max(map(len, done.stdout.splitlines())) <= 100
 
 
 def test_a_run_prints_its_table_and_writes_its_document(softhca: Run, tmp_path: Path):
@@ -46,14 +48,58 @@ def test_a_run_prints_its_table_and_writes_its_document(softhca: Run, tmp_path: 
     assert experiment["question"] in shown
     assert experiment["verdict"] in shown
     assert done.stdout.startswith("Numbers of an emulator")
+    assert max(map(len, done.stdout.splitlines())) <= 100
 
 
+def found(name: str) -> dict[str, Any]:
+    return {"name": name, "question": "Which?", "verdict": "This one.", "rows": [{"way": "a"}]}
+
+
+@pytest.fixture
+def experiments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(name: str, quick: bool, progress: object) -> dict[str, Any]:
+        if name == "fails":
+            raise ExperimentFailed("it could not be run")
+        return found(name)
+
+    monkeypatch.setattr(catalogue, "run_experiment", run)
+    names = ("fails", "one", "two")
+    monkeypatch.setattr(catalogue, "questions", lambda: dict.fromkeys(names, "Which?"))
+
+
+@pytest.mark.usefixtures("experiments")
 def test_the_document_alone_on_standard_output(capsys: pytest.CaptureFixture[str]):
-    parts = {"experiments": [result([{"way": "a"}])]}
-    _publish(other_document("experiment", {}, {}, parts), "-")
+    experiment_command.run(["one"], quick=True, json_file="-", no_progress=True)
     shown = capsys.readouterr()
-    assert load_strict(shown.out)["experiments"] == parts["experiments"]
+    assert load_strict(shown.out)["experiments"] == [found("one")]
     assert "Verdict: This one." in shown.err
+
+
+@pytest.mark.usefixtures("experiments")
+def test_one_that_fails_does_not_keep_the_others(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    file = tmp_path / "run.json"
+    with pytest.raises(typer.Exit) as end:
+        experiment_command.run(["all"], quick=True, json_file=str(file), no_progress=True)
+    assert end.value.exit_code == 1
+    assert [one["name"] for one in load_strict(file.read_text())["experiments"]] == ["one", "two"]
+    shown = capsys.readouterr()
+    assert shown.err == "softhca: it could not be run\n"
+    assert shown.out.count("Verdict: This one.") == 2
+
+
+@pytest.mark.usefixtures("experiments")
+def test_a_document_that_cannot_be_written_costs_no_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(destination: str, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_document, "write_text", full)
+    with pytest.raises(SofthcaError, match=r"x\.json cannot be written \(No space .*name another"):
+        experiment_command.run(["one"], json_file=str(tmp_path / "x.json"), no_progress=True)
+    assert "Verdict: This one." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -77,12 +123,3 @@ def test_its_end_leaves_nothing(begin: Begin):
         process.wait(1.0)
     process.send_signal(signal.SIGTERM)
     assert process.wait(5) == 128 + signal.SIGTERM
-
-
-def test_a_table_has_plain_values_and_no_column_for_the_rest():
-    rows = [{"way": "a", "time_us": 1.25, "steps": ["x"]}, {"way": "b", "outcome": "bug check"}]
-    lines = list(experiment_lines([result(rows)]))
-    heading = next(line for line in lines if line.startswith("way"))
-    assert heading.split("  ") == ["way", "time us", "outcome"]
-    assert "b             bug check" in lines
-    assert lines[-1] == "Verdict: This one."

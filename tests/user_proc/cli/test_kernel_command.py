@@ -46,6 +46,7 @@ def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, obje
     told = dict(line.split(maxsplit=1) for line in details)
     assert told["endpoint"] == started["endpoint"]
     assert (told["sessions"], told["verifier"]) == ("0", "off")
+    assert told["hca"] == "latency model none, profile built-in"
     assert {"version", "uptime", "drivers", "log"} <= told.keys()
     stopped = softhca("kernel", "stop", "--name", NAME)
     assert (stopped.returncode, stopped.stdout) == (0, "kernel 'cli-test' has stopped\n")
@@ -54,9 +55,11 @@ def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, obje
 
 def test_a_kernel_is_started_with_what_its_options_say(softhca: Run, tmp_path: Path):
     (tmp_path / "fast.toml").write_text("[mad]\nmedian_us = 1\n")
+    (tmp_path / "small.toml").write_text("ports = 1\n")
     options = {
         "--latency-model": "fast.toml",
         "--latency-factor": "2.5",
+        "--hca-profile": "small.toml",
         "--command-mode": "polling",
         "--fragmentation": "16",
         "--allocation": "smaller",
@@ -70,8 +73,12 @@ def test_a_kernel_is_started_with_what_its_options_say(softhca: Run, tmp_path: P
     pid = json.loads(done.stdout)["pid"]
     arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     device = json.loads(softhca("show", "device", "--name", NAME, "--json").stdout)
+    told = softhca("kernel", "status", "--name", NAME).stdout
     stop_kernel(NAME)
-    for option, value in (options | {"--latency-model": str(tmp_path / "fast.toml")}).items():
+    model, profile = str(tmp_path / "fast.toml"), str(tmp_path / "small.toml")
+    assert f"latency model {model} times 2.5, profile {profile}\n" in told
+    files = {"--latency-model": model, "--hca-profile": profile}
+    for option, value in (options | files).items():
         assert arguments[arguments.index(option) + 1] == value
     assert device[0]["command_mode"] == "polling"
 
@@ -295,3 +302,26 @@ def test_a_driver_that_cannot_be_loaded_is_one_sentence(softhca: Run):
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith("softhca: the kernel 'cli-driver' did not start: the driver ")
     assert "missing.py; look at the path" in sentence
+
+
+def test_a_port_is_set_and_a_program_hears_of_it(softhca: Run, started: dict[str, object]):
+    with Context(name="mthca0", kernel=NAME) as context:
+        done = softhca(
+            "kernel", "set-port", "2", "--name", NAME, "--pkey", "3=0x8001", "--guid", "1=0x77",
+            "--lid", "9", "--reregister",
+        )  # fmt: skip
+        assert (done.stdout.splitlines(), done.stderr) == (
+            ["port 2: P_Key[3] is 0x8001", "port 2: GUID[1] is 0x77", "port 2: LID is 0x9",
+             "port 2: clients are asked to register anew"], "",
+        )  # fmt: skip
+        events = [context.get_async_event() for _ in range(4)]
+        assert [event.event_type for event in events] == [12, 18, 11, 17]
+        for event in events:
+            event.ack()
+        assert context.query_port(2).lid == 9
+        assert context.query_gid(2, 1).raw[8:] == bytes(7) + b"\x77"
+        done = softhca("kernel", "set-port", "2", "--name", NAME, "--pkey", "64=1", "--json")
+        assert done.returncode == 1
+        assert "64" in json.loads(done.stdout)["error"]
+        for wrong in (["--pkey", "3"], ["--lid", "x"], [], ["--guid", f"1={1 << 64}"]):
+            assert softhca("kernel", "set-port", "1", "--name", NAME, *wrong).returncode == 2

@@ -94,6 +94,58 @@ def test_a_failure_says_which_rank_and_keeps_its_log(softhca: Run, folder: Path)
     assert sorted(os.listdir(kept)) == names
 
 
+STRUCK = """
+from shared.ioctl_codes import COMPLETION_INLINE, METHOD_BUFFERED, noop_code
+from user_proc.errors import NtStatusError
+from user_proc.groups.rank import Rank
+from user_proc.process import UserProcess
+
+def main():
+    with Rank.from_environment() as rank, UserProcess.connect(rank.kernel) as process:
+        with process.open_device("noop") as noop:
+            code = noop_code(METHOD_BUFFERED, COMPLETION_INLINE)
+            try:
+                noop.device_io_control(code, b"x")
+            except NtStatusError as error:
+                return error.status & 0xFF
+"""
+FAULTY = """
+[kernel]
+hca = false
+[[fault]]
+point = "pool-fails"
+process = "struck[1]"
+after = "first:ended"
+[[group]]
+name = "first"
+command = "true"
+[[group]]
+name = "struck"
+count = 2
+run = "struck:main"
+after = "first:ended"
+success = { exit_codes = [0, 0x44] }
+"""
+
+
+def test_a_fault_strikes_the_rank_it_is_for_when_it_is_due(softhca: Run, folder: Path):
+    (folder / "struck.py").write_text(STRUCK)
+    (folder / "faulty.toml").write_text(FAULTY)
+    done = softhca("launch", "faulty.toml", "--no-progress", "--json", "run.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = load_strict((folder / "run.json").read_text())
+    assert [rank["exit_code"] for rank in document["ranks"]] == [0, 0, 0x44]  # QUOTA_EXCEEDED
+    (fault,) = document["settings"]["faults"]
+    assert (fault["point"], fault["process"], fault["after"]) == (
+        "pool-fails", "struck[1]", ["first:ended"],
+    )  # fmt: skip
+    text = FAULTY.replace("pool-fails", "ack-lost").replace('process = "struck[1]"', "")
+    (folder / "faulty.toml").write_text(text)
+    done = softhca("launch", "faulty.toml", "--no-progress", "--logs", ".")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "the fault 'ack-lost' cannot be set: this kernel runs without an HCA" in done.stdout
+
+
 def test_a_running_kernel_is_used_and_left_running(private_run: object, softhca: Run, folder: Path):
     settings = '[kernel]\nrunning = "launch-mine"\n[[group]]'
     text = GOOD.partition("[kernel]")[0] + "".join(GOOD.partition("[[group]]")[2:])

@@ -1,7 +1,6 @@
 """`softhca plot` and `softhca compare` as a user runs them, on documents made for it."""
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.user_proc.bench.synthetic import row
+from tests.user_proc.cli.conftest import COMMAND, ROOT, run_to_end
 from user_proc.bench.full_plan import BASE, kernel_row
 from user_proc.bench.sample_statistics import BlockSamples
-from user_proc.run_document import RunDocument
+from user_proc.run_document import RunDocument, other_document
+from user_proc.stress.stress_result import Figures, StressResult
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -76,16 +77,37 @@ def test_a_plot_is_a_picture(softhca: Run, runs: Path, kind: str):
     assert "<svg" in picture
 
 
-def test_without_matplotlib_one_sentence_has_the_cure(
-    softhca: Run, runs: Path, monkeypatch: pytest.MonkeyPatch
-):
+def write_stress_run(path: Path) -> None:
+    result = StressResult(7)
+    for clients in (1, 16):
+        rows = [{"clients": clients, "second": n, "completions": 100 * n} for n in (1, 2)]
+        samples = [clients * 100_000] * 2000
+        result.counts.append(Figures(clients, 2.0, 9, 8, control=samples, floor=samples, rows=rows))
+    provenance = {
+        "python": {"implementation": "CPython", "version": "3.11.7"},
+        "machine": {"processor": "x"}, "started": "now", "marks": [],
+    }  # fmt: skip
+    path.write_text(other_document("stress", provenance, {}, result.parts()))
+
+
+def test_a_stress_run_has_a_picture_of_its_own(softhca: Run, tmp_path: Path):
+    pytest.importorskip("matplotlib", reason="an extra, not installed here")
+    write_stress_run(tmp_path / "run.json")
+    done = softhca("plot", "run.json", "--out", "x.svg")
+    assert done.returncode == 0, done.stderr
+    picture = (tmp_path / "x.svg").read_text()
+    for text in ("control verb, p99", "times the echo", "16 clients", "completions a second"):
+        assert f"<!-- {text}" in picture or text in picture, text
+    done = softhca("plot", "run.json", "--rows", "kernel")
+    assert done.returncode == 2
+    assert "leave --kind and --rows out" in " ".join(done.stderr.split())
+
+
+def test_without_matplotlib_one_sentence_has_the_cure(runs: Path):
     (runs / "no").mkdir()
     (runs / "no" / "matplotlib.py").write_text("raise ImportError('not here')")
-    import tests.user_proc.cli.conftest as commands
-
-    changed = {**os.environ, "PYTHONPATH": f"no:{commands.ROOT}"}
-    monkeypatch.setattr(commands, "environment", lambda *terminal: changed)
-    done = softhca("plot", "a.json")
+    command = ["env", f"PYTHONPATH=no:{ROOT}", *COMMAND]
+    done = run_to_end(runs, "plot", "a.json", command=command)
     assert done.returncode == 1
     (sentence,) = done.stderr.splitlines()
     assert "plots need matplotlib" in sentence

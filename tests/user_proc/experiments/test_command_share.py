@@ -1,4 +1,4 @@
-"""The share of an overhead in a verb: arithmetic, classes apart, and what changes the verdict."""
+"""The share of an overhead in a verb: arithmetic, and classes told apart."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.experiment_pages import unexplained
 from user_proc.experiments.command_share import (
     CONNECTION,
     LITTLE,
@@ -63,13 +64,6 @@ def test_the_verdict_tells_classes_and_the_connection_apart():
     assert "Means below 90 us are of the virtual clock only" in verdict
 
 
-def test_another_overhead_changes_the_verdict():
-    one, other = experiment(), experiment(user=9.0)
-    verdicts = [each.verdict(each.run(True, silent)) for each in (one, other)]
-    assert "never query_qp" in verdicts[0]
-    assert "never query_qp" not in verdicts[1]
-
-
 def test_a_mean_under_which_the_machine_stopped_is_a_row():
     stopped = {"verb": "mean 10 us", "mean_us": 10, "outcome": "bug check 0xa"}
     one = CommandShare(
@@ -88,3 +82,7 @@ def test_shares_fall_and_the_first_little_one_is_the_first(overhead: float, time
     first = _first_little(shares)
     little = [mean for mean, share in shares.items() if share < LITTLE]
     assert first == (min(little) if little else "never")
+
+
+def test_its_page_explains_every_column():
+    assert unexplained("command-share", experiment().run(True, silent)) == set()

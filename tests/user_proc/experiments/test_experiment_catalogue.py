@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.experiment_pages import DOCS, page_of
 from user_proc.experiments import catalogue, kernel_child
 from user_proc.experiments.experiment import ExperimentFailed, Progress, Row
 
@@ -32,7 +33,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_experiments_are_run_in_the_order_of_their_names_and_told_of_as_one():
+def test_an_experiment_is_run_and_told_of_by_its_name():
     told: list[float] = []
     texts: list[str] = []
 
@@ -40,12 +41,9 @@ def test_experiments_are_run_in_the_order_of_their_names_and_told_of_as_one():
         told.append(done / total)
         texts.append(text)
 
-    results = list(catalogue.run_experiments(["two", "one"], True, progress))
-    assert [(one["name"], one["verdict"]) for one in results] == [
-        ("two", "5 steps."),
-        ("one", "2 steps."),
-    ]
-    assert results[0]["rows"] == [{"quick": True, "steps": 5}]
+    result = catalogue.run_experiment("two", True, progress)
+    assert (result["name"], result["verdict"]) == ("two", "5 steps.")
+    assert result["rows"] == [{"quick": True, "steps": 5}]
     assert told == sorted(told)
     assert told[0] == 0
     assert told[-1] < 1
@@ -86,3 +84,12 @@ def test_a_child_is_ended_by_whatever_ends_its_run(children: list["subprocess.Po
     with pytest.raises(KeyboardInterrupt):
         kernel_child.run_in_child("one-path", False, progress)
     assert [child.returncode for child in children] == [-9]
+
+
+@pytest.mark.processes
+def test_each_experiment_has_a_page_and_a_question_that_fits_its_list():
+    questions = catalogue.questions()
+    assert [name for name in questions if not page_of(name).is_file()] == []
+    answers = (DOCS / "answers.md").read_text(encoding="utf-8")
+    assert [name for name in questions if answers.count(f"[{name}]") < 2] == []
+    assert max(len(name) + 2 + len(text) for name, text in questions.items()) <= 100

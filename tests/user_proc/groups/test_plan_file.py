@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_proc.settings import KernelSettings
+from shared.fault_messages import Fault
 from user_proc.groups.group_plan import (
     Group,
     KernelPlan,
     LaunchPlan,
     PlanError,
+    PlannedFault,
     Point,
     Success,
     check_plan,
@@ -39,8 +41,18 @@ latency_model = "mine.toml"
 latency_factor = 2
 hca_profile = "small.toml"
 driver = "mailbox.py:driver_entry"
+[[fault]]
+point = "kernel-slow"
+time = "1ms"
+lasts = "1s"
+process = "client[1]"
+after = ["server:ready", "client:started"]
 [barriers]
 go = ["server", "client"]
+[[fault]]
+point = "port-down"
+port = 1
+lasts = "20ms"
 [[group]]
 name = "server"
 run = "program:main"
@@ -91,6 +103,10 @@ def test_a_whole_file(file: Path):
         }
     )
     assert plan.barriers == {"go": ("server", "client")}
+    slow = Fault("kernel-slow", process="client[1]", time_ns=10**6, lasts_ns=10**9)
+    points = (Point("server", "ready"), Point("client", "started"))
+    down = Fault("port-down", port=1, lasts_ns=20 * 10**6)
+    assert plan.faults == (PlannedFault(slow, points), PlannedFault(down))
     server, client, other = plan.groups
     assert (server.command[-1], server.arguments) == ("program:main", ("--size", "{size}"))
     assert server.success == Success()
@@ -155,6 +171,14 @@ GROUP = '[[group]]\nname = "a"\ncommand = ["true"]\n'
         (GROUP + "[kernel]\nrunning = 'x'\nname = 'y'", ":6", "leave 'running' out"),
         (GROUP + "[kernel]\nverifer = true", ":5", "is 'verifier' meant?"),
         (GROUP + "[kernel]\nspin_us = 1.5", ":5", "kernel.spin_us: is a number: give a whole"),
+        (GROUP + "[[fault]]\nevery = 2", ":4", "fault[0].point: is missing: give a text"),
+        (GROUP + "[[fault]]\npoint = 'ack-lots'", ":4", "fault[0]: there is no fault 'ack-lots'"),
+        (GROUP + "[[fault]]\npoint = 'ack-lost'\ntime = '1ms'", ":4", "ack-lost has no time"),
+        (GROUP + "[[fault]]\npoint = 'ack-lost'\nafter = 'b:x'", ":6", "there is no group 'b'"),
+        (GROUP + "[[fault]]\npoint = 'ack-lost'\nafter = 'a:'", ":6", "'' is no point"),
+        (GROUP + "[[fault]]\npoint = 'ack-lost'\n[kernel]\nrunning = 'x'", ":4",
+         "fault[0]: is for a kernel of one's own: leave 'kernel.running' out"),
+        (GROUP + "[[fault]]\npoint = 'ack-lost'\n" * 65, ":4", "there are 65: 64 are the most"),
         (GROUP + "[barriers]\ngo = ['b']", ":5", "barriers.go: there is no group 'b'"),
         (GROUP + "[barriers]\ngo = 1", ":5", "barriers.go: is a whole number: give a list"),
         (GROUP.replace("command", "script").replace("['true']", "").replace('["true"]', '"no.py"'),

@@ -7,10 +7,12 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.user_proc.interrupting import interrupted_at
 from user_proc.errors import ConnectionClosed, ForkedProcess
 from user_proc.memory.arena import ALIGNMENT, FIRST_SEGMENT, LARGEST_SHARED_SEGMENT, ArenaAllocator
 
@@ -248,6 +250,32 @@ def test_a_finalizer_in_the_midst_of_an_allocation_does_no_harm(
     monkeypatch.undo()
     allocator.collect()
     assert segments(allocator)[0]["free"] == FIRST_SEGMENT
+
+
+def test_an_allocation_broken_off_anywhere_loses_nothing(fake_kernel: Any):
+    """Neither the segment it had made, nor its part of one that is there."""
+    files = ("user_proc/memory/arena.py", "user_proc/memory/free_ranges.py")
+    gc.collect()
+    descriptors = os.listdir("/proc/self/fd")
+    for length in (100, 2 * MIB):
+        step = 0
+        while True:
+            allocator = ArenaAllocator(fake_kernel)
+            if not interrupted_at(step, partial(allocator.allocate, length), *files):
+                break
+            step += 1
+            gc.collect()
+            allocator.collect()
+            left = segments(allocator)
+            assert {one["arena"] for one in left} == set(fake_kernel.granted)
+            assert all(one["free"] == one["length"] for one in left)
+            allocator.close()
+            fake_kernel.granted.clear()
+            del allocator
+            gc.collect()
+            assert os.listdir("/proc/self/fd") == descriptors
+        assert step > 10
+        fake_kernel.granted.clear()
 
 
 def test_threads_share_one_allocator(allocator: ArenaAllocator, fake_kernel: Any):

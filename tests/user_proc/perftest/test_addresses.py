@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from user_proc.perftest.endpoint import Address
+from user_proc.perftest.address import Address
 from user_proc.perftest.tool_errors import ToolFailed
 
 GOOD = Address(

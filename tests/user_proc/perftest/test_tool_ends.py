@@ -1,6 +1,7 @@
 """How runs end that do not go well: a kernel of one's own, deaths, Ctrl-C, disagreement."""
 
 import os
+import re
 import select
 import signal
 import socket
@@ -158,3 +159,28 @@ def test_durations_and_bare_numbers(start: Start, tmp_path: Path):
     assert float(out) > 0
     assert '"avg_lat"' in file.read_text()
     assert end_of(server) == (0, "")
+
+
+def test_both_directions_and_a_limit_that_is_not_reached(start: Start):
+    options = ["-b", "--report-both", "-n", "40", "-q", "2", "-s", "3000"]
+    server = start("ib_send_bw", "--name", NAME, *options)
+    wait_for(server, "Waiting")
+    client = start("ib_send_bw", *options, "-w", "1e12", "127.0.0.1")
+    out, errors = client.communicate(timeout=END_SECONDS)
+    assert client.returncode == 1
+    assert re.fullmatch(r"ib_send_bw: [\d.e+]+ is below the limit of -w, 1e\+12\n", errors)
+    rows = [line.split() for line in out.splitlines()[-3:-1]]
+    assert [row[:2] for row in rows] == [["3000", "80"]] * 2
+    theirs, errors = server.communicate(timeout=END_SECONDS)
+    assert (server.returncode, errors) == (0, "")
+    same = [line.split()[3:] for line in theirs.splitlines()[-3:-1]]
+    assert same == [row[3:] for row in reversed(rows)]  # each has its own direction first
+
+
+def test_the_failure_that_came_first_is_told(start: Start):
+    server = start("ib_send_lat", "--name", NAME, "-u", "1")
+    wait_for(server, "Waiting")
+    client = start("ib_send_lat", "-u", "1", "--dlid", "40", "127.0.0.1")
+    sentence = "a request failed with 'retry exceeded error' (vendor error 0x0)"
+    assert end_of(client) == (1, f"ib_send_lat: {sentence}\n")
+    assert end_of(server) == (1, f"ib_send_lat: the other side has ended: {sentence}\n")

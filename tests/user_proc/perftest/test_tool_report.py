@@ -51,6 +51,56 @@ def test_the_table_has_the_figures_of_the_json(
     assert printed == [found[key] for key in ("MsgSize", "n_iterations", *keys)]
 
 
+def test_the_columns_stand_below_their_heads(capsys: pytest.CaptureFixture[str]):
+    for tool, line, result in (
+        ("ib_send_lat", "", LATENCY),
+        ("ib_write_bw", "", FAST),
+        ("ib_write_bw", "--report_gbits", FAST),
+    ):
+        report = Report(parse_options(TOOLS[tool], line.split()))
+        report.header()
+        report.row(result)
+        _, head, below = capsys.readouterr().out.splitlines()
+        starts = [at for at in range(1, len(below)) if below[at - 1] == " " != below[at]]
+        names = [at for at in range(1, len(head)) if head[at - 1] == " " != head[at]]
+        slack = 3 if line else 1  # a unit is shorter in Gb/sec; one blank stays between columns
+        begins = [min(names, key=lambda name, at=at: abs(name - at)) for at in starts]
+        assert all(abs(at - name) <= slack for at, name in zip(starts, begins, strict=True)), below
+
+
+def test_how_busy_the_machine_was_is_the_last_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for tool, result in (
+        ("ib_write_bw", Bandwidth(64, 10, None, 100.0, 87.654)),
+        ("ib_write_lat", TimedLatency(2, 10, 3, 5, 87.654)),
+    ):
+        report = Report(parse_options(TOOLS[tool], ["-D", "2", "--cpu_util"]))
+        report.header()
+        assert capsys.readouterr().out.rstrip().endswith("CPU_Util[%]")
+        assert row(tool, "-D 2 --cpu_util", result, tmp_path / "o")[1]["CPU_util"] == 87.65
+        assert capsys.readouterr().out.split()[-1] == "87.65"
+
+
+def test_both_directions_together():
+    other = Bandwidth(1 << 20, 10, 50.0, 30.0)
+    assert FAST.with_other(other) == Bandwidth(1 << 20, 10, 250.0, 130.0)
+    assert FAST.with_other(Bandwidth(1 << 20, 10, None, 30.0)).peak is None
+
+
+@pytest.mark.parametrize(
+    ("tool", "line", "title"),
+    [
+        ("ib_send_bw", "--send_with_imm", "Send_imm_BW_Test"),
+        ("ib_write_lat", "--write_with_imm", "RDMA_Write_imm_Latency_Test"),
+        ("ib_read_bw", "-b -l 2", "RDMA_Read_Bidirectional_Post_List_BW_Test"),
+    ],
+)
+def test_the_title_says_what_is_done(tool: str, line: str, title: str, tmp_path: Path):
+    result = LATENCY if tool.endswith("lat") else FAST
+    assert row(tool, line, result, tmp_path / "o")[0] == title
+
+
 def test_units_and_what_was_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     _, found = row("ib_read_bw", "--report_gbits", FAST, tmp_path / "o")
     assert (found["BW_peak"], found["BW_average"]) == (1.68, 0.84)

@@ -137,6 +137,20 @@ def test_a_released_ring_is_not_touched():
     setting.ring.release()
     setting.ring.sweep(QPN)
     assert setting.polled() == []
+    assert not setting.ring.look_on(3)
+
+
+@pytest.mark.parametrize("laps", [0, 1, 9])
+def test_looking_on_ends_with_the_next_entry_and_takes_nothing(laps: int):
+    setting = Setting(8)
+    for number in range(laps):
+        setting.work(number)
+        assert setting.polled() == [number]
+    assert not setting.ring.look_on(3)
+    setting.work(100)
+    assert setting.ring.look_on(1)
+    assert setting.polled() == [100]
+    assert not setting.ring.look_on(1)
 
 
 @pytest.mark.parametrize("before", [0, 1, 3])

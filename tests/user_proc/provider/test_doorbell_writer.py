@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from shared import doorbell_layout
+from shared import doorbell_layout, spin_window
 from tests.user_proc.provider.device_side import DeviceSide
 from user_proc.provider import doorbell_writer
 
@@ -98,6 +98,27 @@ def test_an_empty_look_yields_as_the_hint_says_and_tells_a_dead_device(
     device.state[doorbell_layout.STATUS_FATAL_WORD] = 1
     assert not writer.rest(5)
     assert len(yields) == 2
+
+
+@pytest.mark.parametrize(("taken_ns", "may"), [(50_000, True), (50_001, False)])
+def test_after_a_yield_that_came_back_late_nobody_looks_on_for_a_while(
+    device: DeviceSide, monkeypatch: pytest.MonkeyPatch, taken_ns: int, may: bool
+):
+    now = 1_000_000_000
+
+    def yield_core() -> None:
+        nonlocal now
+        now += taken_ns
+
+    monkeypatch.setattr(doorbell_writer.os, "sched_yield", yield_core)
+    for module in (doorbell_writer, spin_window):
+        monkeypatch.setattr(module, "now_ns", lambda: now)
+    writer = device.writer()
+    assert writer.may_look_on
+    assert writer.rest(1)
+    assert writer.may_look_on == may
+    now += spin_window.REST_NS
+    assert writer.may_look_on
 
 
 def test_now_and_then_a_poller_leaves_the_processor_of_an_hca_that_is_awake(

@@ -55,6 +55,7 @@ class FakeKernel:
         self._router.bind(self.paths.endpoint)
         self._orders = self._context.socket(zmq.PAIR)
         self._orders.bind("inproc://orders")
+        self._connections: dict[bytes, int] = {}
         self._voice = self._context.socket(zmq.PAIR)
         self._voice.connect("inproc://orders")
         self._voice_lock = threading.Lock()
@@ -92,6 +93,11 @@ class FakeKernel:
         """Send a completion."""
         self.completions.send(answer_to(header, KIND_COMPLETION, **fields) + payload)
 
+    def cut(self, request: tuple[bytes, Header, bytes]) -> None:
+        """End the connection a request came by, and nothing else."""
+        with socket.socket(fileno=os.dup(self._connections[request[0]])) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
     def hang_up(self) -> None:
         """Close the session's lifeline and its completions."""
         with contextlib.suppress(OSError):
@@ -128,7 +134,9 @@ class FakeKernel:
                     return
                 self._router.send_multipart(frames)
             if self._router in ready:
-                self._take(*self._router.recv_multipart())
+                frames = self._router.recv_multipart(copy=False)
+                self._connections[frames[0].bytes] = frames[1].get(zmq.SRCFD)
+                self._take(*[frame.bytes for frame in frames])
 
     def _take(self, identity: bytes, packed: bytes, payload: bytes = b"") -> None:
         header = parse_header(packed)

@@ -120,12 +120,17 @@ def test_a_latency_model_is_found_from_the_folder_of_the_starter(
     [
         ("/nowhere/model.toml", "the latency model '/nowhere/model.toml' cannot be read: No such"),
         ("{folder}/wrong.toml", "{folder}/wrong.toml: there is no group 'mda'"),
+        (
+            "{folder}/based.toml",
+            "{folder}/based.toml: the base is none or plausible, not 'prm-ceiling'",
+        ),
     ],
 )
 def test_a_latency_model_that_cannot_be_is_the_hcas_sentence(
     name: str, tmp_path: Path, model: str, sentence: str
 ):
     (tmp_path / "wrong.toml").write_text("[mda]\nmedian_us = 1\n")
+    (tmp_path / "based.toml").write_text("base = 'prm-ceiling'\n")
     expected = f"kernel '{name}' did not start: the HCA did not come up: {sentence}"
     with pytest.raises(KernelStartFailed) as caught:
         start_kernel(name, settings={"latency_model": model.format(folder=tmp_path)})

@@ -28,6 +28,7 @@ from shared.nt_status import (
     STATUS_QUOTA_EXCEEDED,
     STATUS_TOO_MANY_SESSIONS,
 )
+from tests.user_proc.interrupting import interrupted_at
 from user_proc.errors import (
     ConnectionClosed,
     ForkedProcess,
@@ -178,6 +179,36 @@ def test_answer_to_an_interrupted_request_is_dropped_and_its_arena_given_back(
         assert open_descriptors() == before
     messages = [fake.lifeline_messages.get(timeout=5) for _ in range(4)]
     assert messages[3] == FreeArena(3, 77)
+
+
+def test_an_arena_whose_caller_is_interrupted_anywhere_is_given_back(fake: Any, lifeline: Any):
+    """Also one that had been granted, and its descriptor received, when the interruption came."""
+    granted: list[int] = []
+    freed: list[int] = []
+    with open(os.devnull) as file:
+
+        def grant(message: Any) -> list[Any]:
+            granted.append(len(granted) + 1)
+            answer = ArenaGranted(message.request, granted[-1], message.length)
+            return [(encode(answer), [file.fileno()])]
+
+        serve(fake, AllocateArena=grant, FreeArena=lambda m: (freed.append(m.arena), done(m))[1])
+        before = open_descriptors()
+        files = ("transport/lifeline_channel.py", "transport/whole_call.py")
+        taken: list[tuple[int, int]] = []
+        step = 0
+        while interrupted_at(step, lambda: taken.append(lifeline.allocate_arena(4096)), *files):
+            step += 1
+        assert step > 5
+        os.close(taken[0][1])
+        lifeline.free_arena(taken[0][0])
+        ticks = threading.Event()
+        for _ in range(1000):
+            if sorted(freed) == granted and open_descriptors() == before:
+                break
+            ticks.wait(0.01)
+        assert sorted(freed) == granted
+        assert open_descriptors() == before
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from shared.envelope import (
 from user_proc.errors import (
     CallInProgress,
     ConnectionClosed,
+    ConnectionLost,
     KernelDied,
     KernelNotResponding,
     ProtocolError,
@@ -260,6 +261,54 @@ def test_a_full_pipe_is_waited_for(fake: Any, channel: Any):
     port._send = busy
     assert channel.echo(b"x") == b"x"
     assert channel.counters().bytes_sent == 105
+
+
+def test_a_wait_whose_connection_was_cut_ends_and_the_thread_goes_on(
+    fake: Any, channel: Any, helper: Any
+):
+    port = channel.port()
+
+    def cut() -> Any:
+        request = fake.next_request()
+        fake.cut(request)
+        return request
+
+    lost = helper.submit(cut)
+    with pytest.raises(ConnectionLost, match="has cut this thread's connection"):
+        port.call(KIND_CLOSE, 0, 3)
+    assert call_after_a_lost_one(fake, helper, port, lost.result()) == (5, b"good")
+    assert channel.echo(b"again") == b"again"
+
+
+def test_a_connection_that_was_cut_meanwhile_is_replaced_by_the_next_send(
+    fake: Any, channel: Any, helper: Any
+):
+    port = channel.port()
+    answered = helper.submit(lambda: (fake.reply(request := fake.next_request()), request)[1])
+    port.call(KIND_CLOSE, 0, 3)
+    fake.cut(answered.result())
+    while port._more(zmq.EVENTS) & zmq.POLLOUT:
+        pass
+    assert call_and_reply(fake, helper, port) == (5, b"good")
+
+
+def call_after_a_lost_one(fake: Any, helper: Any, port: Any, lost: Any) -> Any:
+    """Make a call, which says before that the lost one is given up, and give its answer."""
+
+    def serve() -> tuple[Any, Any]:
+        cancel, request = fake.next_request(), fake.next_request()
+        fake.reply(request, b"good", flags=2, status=5)
+        return cancel, request
+
+    served = helper.submit(serve)
+    answer, body = port.call(KIND_CLOSE, 0, 3)
+    cancel, request = served.result()
+    assert (cancel[1].kind, cancel[1].request_id) == (
+        KIND_CANCEL_SYNCHRONOUS,
+        lost[1].request_id,
+    )
+    assert request[0] == cancel[0] != lost[0]
+    return answer[6], body
 
 
 def test_session_closed_by_the_kernel_ends_the_wait(fake: Any, channel: Any, helper: Any):

@@ -1,7 +1,7 @@
 """A program of the extended calls, of a queue pair connected to itself: batches, stamps, memory.
 
 python -P extended_program.py           does all of it
-python -P extended_program.py FD PD     uses the domain PD of the context behind FD
+python -P extended_program.py FD PD     uses the domain PD of the context behind FD, and more
 """
 
 import errno
@@ -240,19 +240,27 @@ def run(context: Context) -> None:
 
 
 def use_domain_of(descriptor: int, handle: int, **options: Any) -> None:
-    """Import a domain, and read by the keys of its exporter: two lines on the standard input."""
+    """Import a domain, a region and device memory, and use them with the keys of their exporter.
+
+    On the standard input: the region's address, its handle, and the memory's.
+    """
     with Context(cmd_fd=descriptor, **options) as context:
         pd = PD(context, handle=handle)
         cq = CQEX(context, CqInitAttrEx(32, wc_flags=STAMPS))
         qp, mr = connected(context, pd, cq), MR(pd, 4096, RIGHTS)
-        address, key = int(sys.stdin.readline()), int(sys.stdin.readline())
+        address, region, memory = (int(sys.stdin.readline()) for _ in range(3))
+        imported, dm = MR(pd, handle=region), DM(context, handle=memory)
         qp.wr_start()
         qp.wr_flags = e.IBV_SEND_SIGNALED
         qp.wr_rdma_write(mr.rkey, mr.buf)
-        qp.wr_set_sge(SGE(address, 11, key))  # the other process's memory, as a local element
+        # The other process's memory, as a local element.
+        qp.wr_set_sge(SGE(address, 11, imported.lkey))
         qp.wr_complete()
         polled(cq, 1)
-        print(mr.read(11, 0).decode())
+        print(mr.read(11, 0).decode(), dm.copy_from_dm(0, 4).decode())
+        dm.copy_to_dm(0, b"back", 4)
+        for one in (dm, imported):
+            one.unimport()
         pd.unimport()
 
 

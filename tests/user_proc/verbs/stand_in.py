@@ -244,6 +244,12 @@ class Wire:
     def _import_pd(self, request: v.Object) -> v.Object:
         return v.Object(self._handle())
 
+    def _import_mr(self, request: v.ImportMr) -> v.MrImported:
+        return v.MrImported(self._handle(), 0x1234, 0x1235, 4096)
+
+    def _import_dm(self, request: v.Object) -> v.DmImported:
+        return v.DmImported(self._handle(), 64)
+
     def _query_port(self, request: v.PortQuery) -> Answer:
         if request.port not in (1, 2):
             return Refusal(22, VerbReason.NO_SUCH_PORT, request.port, 2)

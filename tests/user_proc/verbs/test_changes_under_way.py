@@ -137,8 +137,8 @@ def test_changes_of_a_port_are_told_to_every_process(here: Claims, machine: Mach
             (lambda: port.set_pkeys(3, [0]), e.IBV_EVENT_PKEY_CHANGE),
             (lambda: port.set_guids(3, [0x55]), e.IBV_EVENT_GID_CHANGE),
             (lambda: port.set_guids(3, [0]), e.IBV_EVENT_GID_CHANGE),
-            (lambda: port.set_lid(99, 1, 0), e.IBV_EVENT_LID_CHANGE),
-            (lambda: port.set_lid(before.lid, 1, 0), e.IBV_EVENT_LID_CHANGE),
+            (lambda: port.set_lid(99, before.sm_lid, 0), e.IBV_EVENT_LID_CHANGE),
+            (lambda: port.set_lid(before.lid, before.sm_lid, 0), e.IBV_EVENT_LID_CHANGE),
             (port.ask_to_reregister, e.IBV_EVENT_CLIENT_REREGISTER),
         ):
             change()

@@ -1,9 +1,10 @@
 """Every kind of object on the whole machine in this process: made, used, refused, destroyed."""
 
 import ctypes
+import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,9 +13,9 @@ from kernel_proc.settings import KernelSettings
 from user_proc.process import UserProcess
 from user_proc.verbs import enums as e
 from user_proc.verbs.addr import AH, GID, AHAttr
-from user_proc.verbs.cq import CQ
-from user_proc.verbs.device import Context
-from user_proc.verbs.mr import MR
+from user_proc.verbs.cq import CQ, CompChannel
+from user_proc.verbs.device import DM, AllocDmAttr, Context
+from user_proc.verbs.mr import DMMR, MR, MW
 from user_proc.verbs.pd import PD
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttr, QPInitAttrEx
@@ -23,6 +24,12 @@ from user_proc.verbs.wr import SGE, RecvWR, SendWR
 from user_proc.verbs.xrcd import XRCD, XRCDInitAttr
 
 GROUP = GID("ff12:0000:0000:0000:0000:0000:0000:0001")
+XRC_SRQ_MASK = (
+    e.IBV_SRQ_INIT_ATTR_TYPE
+    | e.IBV_SRQ_INIT_ATTR_PD
+    | e.IBV_SRQ_INIT_ATTR_XRCD
+    | e.IBV_SRQ_INIT_ATTR_CQ
+)
 XRCD_MASK = e.IBV_XRCD_INIT_ATTR_FD | e.IBV_XRCD_INIT_ATTR_OFLAGS
 
 
@@ -98,7 +105,7 @@ def test_datagrams_and_multicast(context: Context):
     qp = QP(pd, init, attr)
     assert qp.query(e.IBV_QP_STATE)[0].qkey == 0x1234
     qp.attach_mcast(GROUP, 0xC001)
-    with pytest.raises(PyverbsRDMAError, match="attached to 1 multicast groups") as caught:
+    with pytest.raises(PyverbsRDMAError, match="attached to 1 multicast group:") as caught:
         qp.close()
     assert caught.value.error_code == 16
     qp.detach_mcast(GROUP, 0xC001)
@@ -160,7 +167,7 @@ def test_what_is_in_use_cannot_be_destroyed_behind_the_library(context: Context)
     pd = PD(context)
     region = MR(pd, 64)
     pd.disown(region)
-    with pytest.raises(PyverbsRDMAError, match=r"Failed to dealloc PD. Errno: 16.*1 objects"):
+    with pytest.raises(PyverbsRDMAError, match=r"Failed to dealloc PD. Errno: 16.*an object"):
         pd.close()
     region.close()
 
@@ -180,3 +187,73 @@ def test_a_queue_is_resized_while_completions_wait(context: Context):
     while len(found) < 8:
         found += [wc.wr_id for wc in cq.poll(3)[1]]
     assert found == list(range(8))
+
+
+def test_every_object_can_be_printed_while_it_is_open_and_after(context: Context):
+    pd, cq = PD(context), CQ(context, 7)
+    objects = {
+        QP(pd, QPInitAttr(e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(1, 1, 1, 1))): "number",
+        CompChannel(context): "fd",
+        SRQ(pd, SrqInitAttr(SrqAttr(4, 1))): "Handle",
+        MR(pd, 4096, e.IBV_ACCESS_LOCAL_WRITE): "length                : 4096",
+        MW(pd, e.IBV_MW_TYPE_1): "MW Type",
+        AH(pd, attr=AHAttr(dlid=1)): "Handle",
+        DM(context, AllocDmAttr(64)): "Handle",
+        XRCD(context, XRCDInitAttr(XRCD_MASK, os.O_CREAT, -1)): "Handle",
+        cq: "CQEs                  : 7",
+        pd: "Handle",
+        context: "Device                : mthca0",
+    }
+    for one, words in objects.items():
+        assert words in str(one)
+        one.close()
+        assert str(one) == f"{one.KIND} (closed)\n"
+
+
+def test_an_object_of_another_context_is_refused_though_its_number_is_known(machine: Machine):
+    with (
+        UserProcess.in_process(machine.connect_in_process("one")) as process,
+        Context(name="mthca0", process=process) as context,
+        Context(name="mthca0", process=process) as other,
+    ):
+        pd, foreign_pd = PD(context), PD(other)
+        cq, foreign_cq = CQ(context, 1), CQ(other, 1)
+        assert (pd.handle, cq.handle) == (foreign_pd.handle, foreign_cq.handle)
+        mr, dm, channel = MR(pd, 4096, 1), DM(other, AllocDmAttr(64)), CompChannel(other)
+        srq = SRQ(foreign_pd, SrqInitAttr(SrqAttr(4, 1)))
+        xrcd = XRCD(other, XRCDInitAttr(XRCD_MASK, os.O_CREAT, -1))
+        own_xrcd = XRCD(context, XRCDInitAttr(XRCD_MASK, os.O_CREAT, -1))
+
+        def qp(scq: CQ = cq, rcq: CQ = cq, srq: SRQ | None = None) -> QP:
+            cap = QPCap(1, 1, 1, 1)
+            return QP(pd, QPInitAttr(e.IBV_QPT_RC, scq=scq, rcq=rcq, srq=srq, cap=cap))
+
+        def xrc_srq(pd: PD = pd, xrcd: XRCD = own_xrcd, cq: CQ = cq) -> SRQ:
+            attr = SrqInitAttrEx(4, 1)
+            attr.comp_mask = XRC_SRQ_MASK
+            attr.srq_type, attr.pd, attr.xrcd, attr.cq = e.IBV_SRQT_XRC, pd, xrcd, cq
+            return SRQ(context, attr)
+
+        attempts: dict[Callable[[], object], str] = {
+            lambda: qp(scq=foreign_cq): "CQ",
+            lambda: qp(rcq=foreign_cq): "CQ",
+            lambda: qp(srq=srq): "SRQ",
+            lambda: QP(
+                context,
+                QPInitAttrEx(e.IBV_QPT_XRC_RECV, xrcd=xrcd, comp_mask=e.IBV_QP_INIT_ATTR_XRCD),
+            ): "XRCD",
+            lambda: xrc_srq(pd=foreign_pd): "PD",
+            lambda: xrc_srq(xrcd=xrcd): "XRCD",
+            lambda: xrc_srq(cq=foreign_cq): "CQ",
+            lambda: CQ(context, 1, None, channel): "CompChannel",
+            lambda: DMMR(pd, 64, e.IBV_ACCESS_ZERO_BASED, dm, 0): "DM",
+            lambda: mr.rereg(e.IBV_REREG_MR_CHANGE_PD, foreign_pd): "PD",
+        }
+        for attempt, kind in attempts.items():
+            with pytest.raises(
+                PyverbsRDMAError, match=f"the {kind} is another context's"
+            ) as caught:
+                attempt()
+            assert caught.value.error_code == errno.EINVAL
+        xrc_srq().close()
+        qp().close()

@@ -213,7 +213,8 @@ def test_a_domain_is_imported_by_another_session(machine: Machine, monkeypatch: 
         mr = MR(pd, 4096, program.RIGHTS)
         mr.write(b"of another!", 11)
         with UserProcess.in_process(machine.connect_in_process("two")) as two:
-            lines = io.StringIO(f"{mr.buf}\n{mr.lkey}\n")
+            dm = DM(exporter, AllocDmAttr(64))
+            lines = io.StringIO(f"{mr.buf}\n{mr.handle}\n{dm.handle}\n")
             monkeypatch.setattr(sys, "stdin", lines)
             program.use_domain_of(exporter.cmd_fd, pd.handle, process=two)
             with Context(cmd_fd=exporter.cmd_fd, process=two) as importer:
@@ -321,9 +322,12 @@ def test_a_domain_is_imported_by_another_process(kernel: StartedKernel):
         pd = PD(exporter)
         mr = MR(pd, 4096, program.RIGHTS)
         mr.write(b"of another!", 11)
+        dm = DM(exporter, AllocDmAttr(64))
+        dm.copy_to_dm(0, b"dm's", 4)
         descriptor = exporter.cmd_fd
         done = started(
-            kernel, str(descriptor), str(pd.handle), text=f"{mr.buf}\n{mr.lkey}\n",
-            fds=(descriptor,),
+            kernel, str(descriptor), str(pd.handle),
+            text=f"{mr.buf}\n{mr.handle}\n{dm.handle}\n", fds=(descriptor,),
         )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("of another!\ndone\n", "")
+        assert dm.copy_from_dm(0, 4) == b"back"
+    assert (done.stdout, done.stderr) == ("of another! dm's\ndone\n", "")

@@ -39,7 +39,7 @@ def test_a_refused_close_leaves_the_object_open(pd: PD, wire: Wire):
     wire.answers["dealloc_pd"] = lambda request: BUSY
     with pytest.raises(PyverbsRDMAError, match=r"Failed to dealloc PD. Errno: 16") as caught:
         pd.close()
-    assert caught.value.reason == "1 objects made on it still exist: close them first"
+    assert caught.value.reason == "an object made on it still exists: close it first"
     assert pd.handle
     del wire.answers["dealloc_pd"]
     pd.close()

@@ -26,6 +26,15 @@ def test_every_reason_has_a_sentence(reason: VerbReason):
     ("reason", "about", "detail", "text"),
     [
         ("NONE", 0, 0, ""),
+        ("BAD_CQE", 0xFFFF_FFFF, 9, "cqe -1 is not 1 to 9"),
+        ("BAD_CQE", 12, 9, "cqe 12 is not 1 to 9"),
+        ("BAD_COMP_VECTOR", 0xFFFF_FFFE, 1, "comp_vector -2 is not 0 to 0"),
+        ("QP_TYPE_NOT_SUPPORTED", 0, 7, "the device does not support queue pairs of type 7"),
+        ("OUT_OF_MEMORY", 1, 8192, "the kernel has no 8192 bytes of memory the device can reach "
+         "in one piece"),
+        ("OUT_OF_MEMORY", 0, 8192, "the kernel has no 8192 bytes of memory the device can reach"),
+        ("STILL_ATTACHED", 0, 2, "it is attached to 2 multicast groups: detach it first"),
+        ("IN_USE", 4, 1, "an object made on it still exists: close it first"),
         ("IN_USE", 4, 3, "3 objects made on it still exist: close them first"),
         ("ATTRIBUTES_MISSING", 2 << 16 | 1 << 8 | 2, 0x8000, "INIT to RTR needs "
          "IBV_QP_MIN_RNR_TIMER for RC"),

@@ -42,7 +42,8 @@ def poll(cq: CQ, most: int) -> list[WC]:
 def make_waiter(cq: CQ, channel: CompChannel | None) -> Callable[[int], list[WC]]:
     """Return how to wait for completions of a queue: by its events if it has a channel.
 
-    The queue is armed before it is looked at for the last time, so no event is missed.
+    The queue is armed before it is waited for: what has come already raises its event at once then,
+    so none is missed, and no event comes for what has been polled.
     """
 
     def polling(most: int) -> list[WC]:
@@ -53,13 +54,12 @@ def make_waiter(cq: CQ, channel: CompChannel | None) -> Callable[[int], list[WC]
     events = channel
 
     def by_event(most: int) -> list[WC]:
-        events.get_cq_event(cq)
-        cq.ack_events(1)
-        cq.req_notify()
-        while not (found := cq.poll(most)[1]):  # what an earlier event told of may be polled
+        found: list[WC] = []
+        while not found:
+            cq.req_notify()
             events.get_cq_event(cq)
             cq.ack_events(1)
-            cq.req_notify()
+            found = cq.poll(most)[1]
         for one in found:
             if one.status:
                 raise SpeedFailed(f"a completion has status {one.status}")

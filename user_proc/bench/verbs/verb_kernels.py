@@ -11,6 +11,7 @@ from user_proc.bench.own_kernel import kernel_with
 from user_proc.bench.verbs.verb_settings import VerbsSettings
 from user_proc.bench.worker_group import Worker
 from user_proc.bench.worker_link import WorkerCrowd
+from user_proc.transport.kernels_used import note_kernel
 
 WORKER: Final = "user_proc.bench.verbs.verb_worker"
 _SPARE_BYTES: Final = 64 << 20
@@ -35,6 +36,8 @@ def open_part(
         if name is None:
             options = kernel_options(settings, model, layout, processes)
             name = stack.enter_context(kernel_with(options)).name
+        else:
+            note_kernel(name)
         crowd = WorkerCrowd(name, processes, WORKER)
         stack.callback(crowd.close)
         crowd.wait_until_ready()

@@ -6,6 +6,7 @@ Rules: one thread. Only a verb's request, its call and the reading of its answer
 import contextlib
 import ctypes
 import mmap
+import os
 from array import array
 from collections import Counter
 from collections.abc import Sequence
@@ -17,19 +18,26 @@ from shared.ioctl_codes import BENCHMARK_DEVICE, IOCTL_COMMAND_JOURNAL, IOCTL_VE
 from shared.journal_layout import JOURNAL_HEAD, JOURNAL_RECORD, JournalRecord, unpack_journal
 from shared.message_codec import decode, encode
 from shared.messages import VerbsRun
-from shared.verb_codes import HCA_DEVICE, VERB_OUTPUT_LENGTH, VERB_RESULT
-from shared.verb_program import MOST_REGISTERS, VerbStep, pack_program
+from shared.verb_codes import HCA_DEVICE, VERB_NAMES, VERB_OUTPUT_LENGTH, VERB_RESULT
+from shared.verb_program import MOST_REGISTERS, RUN_RESULT, VerbStep, pack_program
 from user_proc.bench.timed_loops import Window, empty_samples
 from user_proc.errors import SofthcaError
+from user_proc.verbs.reasons import reason_text
 
 if TYPE_CHECKING:
     from user_proc.process import UserProcess
 
 _JOURNAL_RECORDS: Final = 4096
+_RESULT_WORDS: Final = RUN_RESULT.size // 8
 
 
 class VerbFailed(SofthcaError):
     """A verb of a program was refused; the benchmark cannot go on."""
+
+    def __init__(self, verb: str, number: int, reason: int, about: int, detail: int) -> None:
+        words = reason_text(reason, about, detail)
+        super().__init__(f"{verb} was refused: errno {number}, {os.strerror(number)}: {words}")
+        self.errno = number
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +103,7 @@ class UserVerbs:
         length = self._device.device_io_control(step.code, data, output)
         number, reason, about, detail = VERB_RESULT.unpack_from(output)
         if number:
-            raise VerbFailed(
-                f"{step.name} was refused: errno {number}, reason {reason}, object {about}, "
-                f"detail {detail:#x}"
-            )
+            raise VerbFailed(step.name, number, reason, about, detail)
         if length > VERB_RESULT.size:
             step.keep(decode(output[VERB_RESULT.size : length]), registers)
 
@@ -141,14 +146,16 @@ class VerbsBench:
         self._journal = bytearray(JOURNAL_HEAD.size + _JOURNAL_RECORDS * JOURNAL_RECORD.size)
 
     def take(self, setup: Sequence[VerbStep], steps: Sequence[VerbStep], window: Window) -> Passes:
-        """Have the kernel client perform a program, and return its times."""
+        """Have the kernel client perform a program; return its times, or raise VerbFailed."""
         plan = VerbsRun(
             pack_program(setup), pack_program(steps), window.count, window.warmup, window.limit_ns
         )
-        answer = empty_samples(window.count * len(steps) + 1)
+        answer = empty_samples(_RESULT_WORDS + window.count * len(steps) + 1)
         length = self._handle.device_io_control(IOCTL_VERBS_RUN, encode(plan), answer)
-        del answer[length // 8 - 1 :]
-        return Passes(answer, len(steps))
+        *refusal, code = RUN_RESULT.unpack_from(answer)
+        if code:
+            raise VerbFailed(VERB_NAMES[code], *refusal)
+        return Passes(answer[_RESULT_WORDS : length // 8 - 1], len(steps))
 
     def verbs(self) -> int:
         """Return the number of the latest verb of this kernel."""

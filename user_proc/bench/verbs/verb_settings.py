@@ -10,7 +10,7 @@ from typing import Any, Final
 MODELS: Final = ("none", "plausible", "prm-ceiling")
 #: A model whose commands take up to 100 ms: a pass over all verbs takes more than a second.
 SLOW_MODEL: Final = "prm-ceiling"
-RUNNING: Final = "running"  # the model and layout of a kernel that is not ours
+RUNNING: Final = "running"  # the layout of a kernel that is not ours
 MOST_PROCESSES: Final = 200
 
 _SECOND: Final = 1_000_000_000
@@ -62,9 +62,9 @@ class VerbsSettings:
         """Return how memory lies that is registered."""
         return ("contiguous", "scattered") if self.name is None else (RUNNING,)
 
-    def at_kernel(self, name: str) -> "VerbsSettings":
-        """Return the same run at a kernel that runs already, as it was started."""
-        return replace(self, name=name, models=(RUNNING,))
+    def at_kernel(self, name: str, model: str) -> "VerbsSettings":
+        """Return the same run at a kernel that runs already, whose latency model is this."""
+        return replace(self, name=name, models=(model,))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values."""

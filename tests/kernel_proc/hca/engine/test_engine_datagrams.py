@@ -1,5 +1,6 @@
 """Datagrams: the 40 bytes, keys and partitions, what is dropped, groups, and address handles."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -42,9 +43,10 @@ def users(bench: Bench) -> tuple[User, User]:
 Users = tuple[User, User]
 
 
-@pytest.mark.parametrize("length", [0, 1, 63, 1024, 4096])
-@pytest.mark.parametrize("name", ["SEND", "SEND_WITH_IMM"])
-@pytest.mark.parametrize("pieces", [1, 3])
+MESSAGES = list(itertools.product([0, 1, 63, 1024, 4096], ["SEND", "SEND_WITH_IMM"], [1, 3]))
+
+
+@pytest.mark.parametrize(("length", "name", "pieces"), MESSAGES)
 def test_a_datagram_lies_behind_forty_bytes(
     bench: Bench, users: Users, length: int, name: str, pieces: int
 ):
@@ -198,7 +200,10 @@ def test_a_bad_address_handle_ends_in_the_send_error_state(bench: Bench, users: 
     assert [c.status for c in one.sends()] == [0]
 
 
-@pytest.mark.parametrize("name", ["RDMA_WRITE", "RDMA_READ", "ATOMIC_FETCH_AND_ADD", "LOCAL_INV"])
+OTHER_OPCODES = ["RDMA_WRITE", "RDMA_READ", "ATOMIC_FETCH_AND_ADD", "LOCAL_INV"]
+
+
+@pytest.mark.parametrize("name", OTHER_OPCODES)
 def test_other_opcodes_are_not_for_datagrams(users: Users, name: str):
     one, other = users
     one.send(wr(name), vector=vector(), qpn=other.qpn)
