@@ -170,6 +170,13 @@ class ReregMr(NamedTuple):
     access: U32
 
 
+class AhCreated(NamedTuple):
+    """Answer of create_ah: `pdn`, the HCA's number of the domain, goes into each datagram."""
+
+    handle: U32
+    pdn: U32
+
+
 class CreateAh(NamedTuple):
     """Input of create_ah: ibv_ah_attr."""
 
@@ -551,6 +558,7 @@ VerbMessage = (
     | ImportMr
     | MrImported
     | DmImported
+    | AhCreated
 )
 
 #: Tag and version of each message.
@@ -595,4 +603,5 @@ VERB_MESSAGES: Final[dict[type[Any], tuple[int, int]]] = {
     ImportMr: (77, 1),
     MrImported: (78, 1),
     DmImported: (79, 1),
+    AhCreated: (80, 1),
 }

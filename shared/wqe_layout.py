@@ -89,7 +89,8 @@ def bind_segment(*, access: int, new_rkey: int, lkey: int, address: int, length:
 class AddressVector(NamedTuple):
     """Where a datagram goes: an address handle as it lies in a send entry's head.
 
-    `is_global` is 0 or 1; without it the fields after it are 0.
+    `is_global` is 0 or 1; without it the fields of the route after it are 0. `pd` is the HCA's
+    number of the handle's domain, which must be the queue pair's.
     """
 
     port: int
@@ -103,6 +104,7 @@ class AddressVector(NamedTuple):
     hop_limit: int
     traffic_class: int
     dgid: bytes
+    pd: int
 
 
-ADDRESS_VECTOR: Final = struct.Struct("<BBBBHBBIBB2x16s16x")
+ADDRESS_VECTOR: Final = struct.Struct("<BBBBHBBIBB2x16sI12x")

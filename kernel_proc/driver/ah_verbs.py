@@ -16,7 +16,7 @@ from kernel_proc.driver.refusal import VerbRefused
 from kernel_proc.driver.resources import Resource
 from kernel_proc.driver.verb import Verb
 from shared import verb_codes as code
-from shared.verb_messages import CreateAh, Object
+from shared.verb_messages import AhCreated, CreateAh, Object
 from shared.verb_reasons import VerbReason
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ _GID_LENGTH: Final = 16
 
 
 class AddressHandle(Resource):
-    """An address handle."""
+    """An address handle: where its datagrams go, and the HCA's number of its domain."""
 
     kind = "AH"
 
-    __slots__ = ("address",)
+    __slots__ = ("address", "pdn")
 
-    def __init__(self, context: "Context", address: CreateAh) -> None:
+    def __init__(self, context: "Context", address: CreateAh, pdn: int) -> None:
         super().__init__(context)
         self.address = address
+        self.pdn = pdn
 
     def destroy(self, driver: "HcaDriver") -> None:
         """Do nothing: the HCA was never told."""
@@ -53,7 +54,7 @@ class AddressHandle(Resource):
         return {"port": address.port, "dlid": address.dlid, "dgid": address.dgid.hex()}
 
 
-def create_ah(driver: "HcaDriver", context: "Context", request: CreateAh, irp: "Irp") -> Object:
+def create_ah(driver: "HcaDriver", context: "Context", request: CreateAh, irp: "Irp") -> AhCreated:
     """Make an address handle; EINVAL for a port, index or field out of range, or an empty GID."""
     _check_address(driver, request)
     pd = context.find(Pd, request.pd)
@@ -61,7 +62,8 @@ def create_ah(driver: "HcaDriver", context: "Context", request: CreateAh, irp: "
         with context.holding(pd):
             notification_of(driver).gids.require(driver, request.port, request.sgid_index)
     context.require_room()
-    return Object(handle=context.add(AddressHandle(context, request), pd))
+    handle = context.add(AddressHandle(context, request, pd.pdn), pd)
+    return AhCreated(handle=handle, pdn=pd.pdn)
 
 
 def _check_address(driver: "HcaDriver", request: CreateAh) -> None:

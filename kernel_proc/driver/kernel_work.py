@@ -13,7 +13,6 @@ from kernel_proc.channel_interface.ib_status import IbStatus
 from kernel_proc.channel_interface.work_requests import ReceiveRequest, SendRequest
 from kernel_proc.driver.ah_verbs import AddressHandle
 from kernel_proc.hca_abi.qp_transitions import RC, UC, UD, XRC_SEND
-from shared.verb_messages import CreateAh
 from shared.verbs_enums import ibv_send_flags, ibv_wr_opcode
 from shared.wqe_layout import ADDRESS_VECTOR, RECEIVE_HEAD, SEND_HEAD, SGE, bind_segment
 
@@ -101,10 +100,11 @@ def _target(request: SendRequest, handle: AddressHandle | None) -> bytes:
     """Return where a datagram goes, or what a window is bound to: they share one place."""
     if request.bind is not None:
         return bind_segment(**request.bind._asdict())
-    return _NO_VECTOR if handle is None else _vector(handle.address)
+    return _NO_VECTOR if handle is None else _vector(handle)
 
 
-def _vector(address: CreateAh) -> bytes:
+def _vector(handle: AddressHandle) -> bytes:
+    address = handle.address
     known = bool(address.is_global)
     return ADDRESS_VECTOR.pack(
         address.port,
@@ -118,4 +118,5 @@ def _vector(address: CreateAh) -> bytes:
         address.hop_limit if known else 0,
         address.traffic_class if known else 0,
         address.dgid if known else b"",
+        handle.pdn,
     )

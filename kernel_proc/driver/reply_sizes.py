@@ -20,7 +20,7 @@ _REPLIES: Final[dict[int, type[Any]]] = {
     code.IOCTL_ALLOC_PD: messages.Object,
     code.IOCTL_REG_MR: messages.Registered,
     code.IOCTL_REREG_MR: messages.Registered,
-    code.IOCTL_CREATE_AH: messages.Object,
+    code.IOCTL_CREATE_AH: messages.AhCreated,
     code.IOCTL_CREATE_CQ: messages.CqCreated,
     code.IOCTL_RESIZE_CQ: messages.CqCreated,
     code.IOCTL_DESTROY_CQ: messages.Destroyed,

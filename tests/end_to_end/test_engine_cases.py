@@ -14,12 +14,13 @@ from tests.end_to_end.traffic_end import ALL_ACCESS, LENGTH, End
 from tests.kernel_proc.hca.engine import test_engine_datagrams as datagrams
 from tests.kernel_proc.hca.engine import test_engine_failures as failures
 from tests.kernel_proc.hca.engine import test_engine_transfers as transfers
+from user_proc.verbs.pd import PD
 
 pytestmark = pytest.mark.processes
 
 START, HALF = 4096, LENGTH // 2
 LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = 1, 2, 4, 8
-OK, LENGTH_ERR, PROT_ERR, FLUSH, LOC_ACCESS = 0, 1, 4, 5, 8
+OK, LENGTH_ERR, QP_OP_ERR, PROT_ERR, FLUSH, LOC_ACCESS = 0, 1, 2, 4, 5, 8
 INVALID, ACCESS, OPERATION, NOT_READY = 9, 10, 11, 13
 RESET, RTS, SQE, ERR = 0, 3, 5, 6
 SENDS = ("SEND", "SEND_WITH_IMM")
@@ -170,7 +171,8 @@ def test_every_case_between_two_processes(ends: tuple[End, Peer], kind: str):
 class Datagram(NamedTuple):
     """A datagram, and what its receiver must see: status, length and flags, or nothing.
 
-    `near` and `receive` are the memory at both ends; `opens` says that the receiver is in RTS.
+    `near` and `receive` are the memory at both ends; `opens` says that the receiver is in RTS,
+    `own_domain` that the address handle is of the queue pair's protection domain.
     """
 
     length: int
@@ -184,6 +186,14 @@ class Datagram(NamedTuple):
     near: str = "good"
     receive: str = "good"
     opens: bool = True
+    own_domain: bool = True
+
+    @property
+    def status(self) -> int:
+        """What its sender is told."""
+        if not self.own_domain:
+            return QP_OP_ERR
+        return OK if self.near == "good" else PROT_ERR
 
 
 LENGTHS = (0, 1, 1024, 4096)
@@ -199,6 +209,7 @@ DATAGRAMS = [
     Datagram(64, False, room=0),
     Datagram(64, False, other_qpn=True),
     Datagram(64, False, opens=False),
+    Datagram(64, False, own_domain=False),
     *(Datagram(64, False, near=kind) for kind in ("unknown", "stale", "foreign", "beyond")),
     *(Datagram(64, False, receive=kind)
       for kind in ("unknown", "stale", "foreign", "beyond", "read-only")),
@@ -207,7 +218,8 @@ DATAGRAMS = [
 
 def test_every_datagram_between_two_processes(ends: tuple[End, Peer]):
     end, peer = ends
-    assert len(DATAGRAMS) == 34
+    assert len(DATAGRAMS) == 35
+    stranger = PD(end.context)
     near = registered(end.extra, (end.mr.buf, end.mr.lkey))
     far = registered(lambda *a: peer.ask("extra", *a), (peer.buf, peer.rkey))
     for case in DATAGRAMS:
@@ -226,8 +238,9 @@ def test_every_datagram_between_two_processes(ends: tuple[End, Peer]):
             START if case.near == "good" else own - end.mr.buf, case.length,
             number + 4096 * case.other_qpn, qkey=case.qkey, dlid=case.dlid,
             is_global=case.is_global, name=case.name, lkey=lkey,
+            pd=end.pd if case.own_domain else stranger,
         )  # fmt: skip
-        assert end.statuses() == [OK if case.near == "good" else PROT_ERR], case
+        assert end.statuses() == [case.status], case
         if case.arrives:
             flags = case.is_global + 2 * case.name.endswith("IMM")
             assert peer.ask("lengths") == [[OK, case.length + 40, flags]], case
@@ -239,7 +252,7 @@ def test_every_datagram_between_two_processes(ends: tuple[End, Peer]):
             assert peer.ask("nothing_came"), case
         receives = RTS if case.opens else RESET
         there = receives if case.receive == "good" else ERR
-        assert (end.state(), peer.ask("state")) == (RTS if case.near == "good" else SQE, there), (
+        assert (end.state(), peer.ask("state")) == (RTS if case.status == OK else SQE, there), (
             case
         )
 

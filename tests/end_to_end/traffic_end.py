@@ -97,6 +97,7 @@ class End:
     def send_datagram(
         self, start: int, length: int, qpn: int, *, qkey: int = 0x1234, dlid: int = 1,
         is_global: bool = False, name: str = "SEND", lkey: int | None = None,
+        pd: PD | None = None,
     ) -> None:  # fmt: skip
         route = None
         if is_global:
@@ -106,7 +107,7 @@ class End:
         key = self.mr.lkey if lkey is None else lkey
         opcode = int(ibv_wr_opcode[f"IBV_WR_{name}"])
         wr = SendWR(9, opcode, 1, 0x11223344, [SGE(self.mr.buf + start, length, key)])
-        wr.set_wr_ud(AH(self.pd, attr=attr), qpn, qkey)
+        wr.set_wr_ud(AH(pd or self.pd, attr=attr), qpn, qkey)
         self.qp.post_send(wr)
 
     def receive_at(self, address: int, length: int, key: int) -> None:

@@ -76,9 +76,11 @@ def test_the_fields_of_a_send_entry(field: str, offset: int, size: int):
 
 def test_the_address_vector_of_a_send_entry():
     gid = bytes(range(16))
-    vector = wqe_layout.AddressVector(1, 2, 3, 4, 0x506, 1, 7, 0x8090A, 11, 12, gid)
+    vector = wqe_layout.AddressVector(1, 2, 3, 4, 0x506, 1, 7, 0x8090A, 11, 12, gid, 13)
     packed = wqe_layout.ADDRESS_VECTOR.pack(*vector)
-    assert packed == bytes.fromhex("01020304 0605 01 07 0a090800 0b0c 0000") + gid + bytes(16)
+    assert packed == (
+        bytes.fromhex("01020304 0605 01 07 0a090800 0b0c 0000") + gid + b"\x0d" + bytes(15)
+    )
     head = wqe_layout.SEND_HEAD.pack(*NO_SEND._replace(address_vector=packed))
     assert head[48:96] == packed
     assert wqe_layout.ADDRESS_VECTOR.unpack(packed) == vector

@@ -60,6 +60,7 @@ HEADS: list[tuple[Any, str, int]] = [
     (v.ImportMr, "94 4d 01", 0xD4BBCDF8),
     (v.MrImported, "96 4e 01", 0x7A822B8B),
     (v.DmImported, "94 4f 01", 0xA823C674),
+    (v.AhCreated, "94 50 01", 0xEB50CE5C),
 ]
 CLASSES = [cls for cls, _, _ in HEADS]
 

@@ -9,7 +9,7 @@ import struct
 from typing import Any, ClassVar, Final
 
 from shared.verb_codes import IOCTL_CREATE_AH, IOCTL_DESTROY_AH
-from shared.verb_messages import CreateAh, Object
+from shared.verb_messages import AhCreated, CreateAh
 from user_proc.verbs.address_attributes import GID, GRH, AHAttr, GlobalRoute
 from user_proc.verbs.argument_types import require
 from user_proc.verbs.c_integers import to_u8, to_u64
@@ -62,9 +62,10 @@ class AH(VerbObject):
             traffic_class=route.traffic_class,
         )
         try:
-            made = self._session.call(Object, IOCTL_CREATE_AH, request)
+            made = self._session.call(AhCreated, IOCTL_CREATE_AH, request)
         except VerbRefusal as refusal:
             raise refusal.error("Failed to create AH") from refusal
+        self.pdn = made.pdn
         self._resource = Resource(self._session, IOCTL_DESTROY_AH, made.handle, keep=domain)
         domain.adopt(self)
         self.logger.debug("Created AH")

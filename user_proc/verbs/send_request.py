@@ -145,6 +145,7 @@ class SendWR(WorkRequest):
             route.hop_limit if known else 0,
             route.traffic_class if known else 0,
             route.dgid.raw if known else b"",
+            handle.pdn,
         )
 
     def set_wr_rdma(self, rkey: IntLike, addr: IntLike) -> None:

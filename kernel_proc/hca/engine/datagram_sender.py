@@ -128,6 +128,8 @@ class DatagramSender:
     def _path(self, qp: QueuePair, out: Outgoing, port: Port) -> Path | None:
         """Make a path of the address vector; None if it names no way from this port."""
         vector = AddressVector(*ADDRESS_VECTOR.unpack(out.vector))
+        if vector.pd != qp.context.pd:
+            return None
         if vector.port != port.number or vector.sl > _MOST_SL or vector.is_global > 1:
             return None
         grh = b""

@@ -128,13 +128,13 @@ def address(pd: int) -> CreateAh:
 
 def test_an_address_handle_holds_its_domain(box: HcaBox, session: HcaSession):
     pd = good(session, IOCTL_ALLOC_PD)
-    names, handle = box.commands_of(session, IOCTL_CREATE_AH, address(pd.handle))
+    names, made = box.commands_of(session, IOCTL_CREATE_AH, address(pd.handle))
     assert names == ["MAD_IFC"]  # the port's GIDs, once
-    good(session, IOCTL_DESTROY_AH, handle)
-    names, handle = box.commands_of(session, IOCTL_CREATE_AH, address(pd.handle))
+    good(session, IOCTL_DESTROY_AH, Object(made.handle))
+    names, made = box.commands_of(session, IOCTL_CREATE_AH, address(pd.handle))
     assert names == []
     assert verb(session, IOCTL_DEALLOC_PD, pd)[:2] == (errno.EBUSY, VerbReason.IN_USE)
-    good(session, IOCTL_DESTROY_AH, handle)
+    good(session, IOCTL_DESTROY_AH, Object(made.handle))
     good(session, IOCTL_DEALLOC_PD, pd)
 
 
@@ -169,4 +169,6 @@ def test_an_address_that_cannot_be(
 def test_without_a_grh_its_fields_are_not_looked_at(session: HcaSession):
     pd = good(session, IOCTL_ALLOC_PD).handle
     local = address(pd)._replace(is_global=0, sgid_index=99, hop_limit=999, dgid=b"")
-    assert good(session, IOCTL_CREATE_AH, local) == Object(pd + 1)
+    made = good(session, IOCTL_CREATE_AH, local)
+    assert made.handle == pd + 1
+    assert made.pdn > 0  # reserved ones are no process's

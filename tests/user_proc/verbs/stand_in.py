@@ -272,8 +272,8 @@ class Wire:
     def _alloc_pd(self, request: None) -> v.Object:
         return v.Object(self._handle())
 
-    def _create_ah(self, request: v.CreateAh) -> v.Object:
-        return v.Object(self._handle())
+    def _create_ah(self, request: v.CreateAh) -> v.AhCreated:
+        return v.AhCreated(self._handle(), 3)
 
     def _open_xrcd(self, request: v.OpenXrcd) -> v.Object:
         return v.Object(self._handle())

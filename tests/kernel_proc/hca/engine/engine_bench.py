@@ -247,6 +247,7 @@ def vector(dlid: int = 1, port: int = 1, **fields: int | bytes) -> bytes:
     values: dict[str, int | bytes] = {
         "port": port, "sl": 0, "src_path_bits": 0, "static_rate": 0, "dlid": dlid, "is_global": 0,
         "sgid_index": 0, "flow_label": 0, "hop_limit": 0, "traffic_class": 0, "dgid": bytes(16),
+        "pd": PD,
         **fields,
     }  # fmt: skip
     return ADDRESS_VECTOR.pack(*AddressVector(**values))  # type: ignore[arg-type]  # passed on

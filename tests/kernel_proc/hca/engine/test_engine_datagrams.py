@@ -180,6 +180,7 @@ BAD_VECTORS = {
     "SL": vector(sl=16),
     "sgid_index": vector(is_global=1, sgid_index=32),
     "is_global": vector(is_global=2),
+    "another domain": vector(pd=PD + 1),
 }
 
 
