@@ -70,13 +70,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector the thousands of tests that stay until the end, and most looks.
+    """Spare the garbage collector most looks.
 
     Each of the many machines makes ten thousand objects at once, and none of them is garbage.
     """
+    gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> None:
+    """Spare the garbage collector what stays until the end: thousands of tests, and their results.
+
+    Tests that ask for a collection, some at every step, would wait for it.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_terminal_summary(
