@@ -162,7 +162,7 @@ def _serve(
     except Exception as error:
         if child is not None:
             child.end()
-        return starter.fail(f"cannot start: {error}", NOT_STARTED)
+        return starter.fail(str(error) or type(error).__name__, NOT_STARTED)
     try:
         try:
             machine.open(lock)
@@ -170,7 +170,7 @@ def _serve(
         except (RuntimeFolderError, DriverLoadFailed, HcaNotStarted) as error:
             return starter.fail(str(error), NOT_STARTED)
         except OSError as error:
-            return starter.fail(f"cannot start: {error}", NOT_STARTED)
+            return starter.fail(str(error), NOT_STARTED)
         _watch_processor(machine, lock, log)
         gc.freeze()  # what is there now stays for good
         starter.tell("ready")

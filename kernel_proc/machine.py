@@ -159,6 +159,7 @@ class Machine:
             str(paths.request_socket),
             self._plan.connections,
             self._plan.strangers,
+            self.processor.post,
             self._flooded,
         )
         requests.bind(paths.endpoint, self._gate)

@@ -20,7 +20,6 @@ FAULT_DEVICE_TYPE: Final = 0x8005
 IOCTL_SET_FAULT: Final = ctl_code(FAULT_DEVICE_TYPE, 0x800, METHOD_BUFFERED, FILE_ANY_ACCESS)
 IOCTL_CLEAR_FAULTS: Final = ctl_code(FAULT_DEVICE_TYPE, 0x801, METHOD_BUFFERED, FILE_ANY_ACCESS)
 IOCTL_LIST_FAULTS: Final = ctl_code(FAULT_DEVICE_TYPE, 0x802, METHOD_BUFFERED, FILE_ANY_ACCESS)
-FAULT_INPUT_LENGTH: Final = 16_384
 FAULT_OUTPUT_LENGTH: Final = 65_536
 MOST_FAULTS: Final = 64  # at one time
 
@@ -106,7 +105,7 @@ def check_fault(fault: Fault) -> FaultPoint:
     name = fault.point
     point = FAULT_POINTS.get(name)
     if point is None:
-        raise FaultError(f"there is no fault {name!r}: it is one of {', '.join(FAULT_POINTS)}")
+        raise FaultError(no_such_point(name))
     given = {field for field in fault._fields[1:] if getattr(fault, field)}
     wrong = sorted(given.difference(fields_of(point)))
     if wrong:
@@ -127,6 +126,11 @@ def check_fault(fault: Fault) -> FaultPoint:
     if fault.part and fault.part not in PARTS:
         raise FaultError(f"part is {' or '.join(PARTS)}, not {fault.part!r}")
     return point
+
+
+def no_such_point(name: str) -> str:
+    """Return the sentence about a name that no fault has."""
+    return f"there is no fault {name!r}: 'softhca fault points' lists them"
 
 
 def word_of(field: str) -> str:

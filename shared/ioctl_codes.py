@@ -48,16 +48,6 @@ def method_of(code: int) -> int:
     return code & 3
 
 
-def access_of(code: int) -> int:
-    """Extract the access the handle must have been granted."""
-    return code >> 14 & 3
-
-
-def device_type_of(code: int) -> int:
-    """Extract the device type (DEVICE_TYPE_FROM_CTL_CODE)."""
-    return code >> 16 & 0xFFFF
-
-
 NOOP_DEVICE: Final = "noop"
 NOOP_FAST_DEVICE: Final = "noop_fast"
 NOOP_DEVICE_TYPE: Final = 0x8001

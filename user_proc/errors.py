@@ -67,6 +67,10 @@ class KernelStartFailed(SofthcaError):
     """A kernel process was started but did not become ready."""
 
 
+class WrongUsage(SofthcaError, ValueError):
+    """What is asked for cannot be asked for as it is written; see its text."""
+
+
 class WrongKernelSetting(KernelStartFailed, ValueError):
     """A kernel was given a setting it does not have, or a value it cannot have; see its text."""
 

@@ -17,6 +17,11 @@ SCHEMA_NAME: Final = "softhca-run"
 SCHEMA_VERSION: Final = 1
 STANDARD_OUTPUT: Final = "-"
 
+#: Whose numbers these are: what every view of a document with times begins with.
+HEADING: Final = (
+    "Numbers of an emulator in software on this machine: not of hardware, not of Windows."
+)
+
 _ALWAYS: Final = ("schema", "kind", "provenance", "settings")
 _PARTS: Final = ("floors", "rows")
 _OPTIONAL_PARTS: Final = ("stages", "answers", "kernel")

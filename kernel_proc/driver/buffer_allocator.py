@@ -10,7 +10,6 @@ import errno
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_proc.driver.allocation_strategies import (
-    LARGEST_DIRECT,
     KernelPages,
     Piece,
     Strategy,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from kernel_proc.scheduling.processor import Processor
 
 DEFAULT_ALLOCATION: Final = "direct"
-LARGEST_CONTIGUOUS: Final = LARGEST_DIRECT
 
 
 class QueueBuffer:

@@ -178,7 +178,7 @@ def _rereg(driver: "HcaDriver", context: "Context", mr: Mr, request: ReregMr) ->
     assert isinstance(pd, Pd)
     access = request.access if request.flags & _ACCESS else mr.region.access
     with context.holding(pd):
-        address, fresh = _translate_anew(driver, context, mr, request, access)
+        address, fresh = _translate_anew(driver, mr, request, access)
         try:
             driver.regions.withdraw(mr.region)
         except VerbRefused as refusal:
@@ -210,7 +210,7 @@ def _failed(refusal: VerbRefused) -> VerbRefused:
 
 
 def _translate_anew(
-    driver: "HcaDriver", context: "Context", mr: Mr, request: ReregMr, access: int
+    driver: "HcaDriver", mr: Mr, request: ReregMr, access: int
 ) -> tuple[int, Translated | None]:
     """Pin and translate if the range changes, where its addresses begin, or how it is locked."""
     region = mr.region

@@ -38,13 +38,6 @@ def page_shift(runs: Iterable[BusRun], start: int) -> int:
     return shift
 
 
-def count_pages(runs: Iterable[BusRun], shift: int) -> int:
-    """Return how many pages of 2^shift bytes the runs touch."""
-    page = 1 << shift
-    inside = page - 1
-    return sum(((bus & inside) + length + inside) >> shift for bus, length in runs)
-
-
 def mtt_entries(runs: Iterable[BusRun], shift: int) -> bytes:
     """Return the MTT entries of the runs, as a mailbox carries them."""
     page = 1 << shift

@@ -192,15 +192,6 @@ class QpTable(NumberTable[QueuePair]):
         if qp.drain_notify:
             self._events.queue_pair(EVENT_SQ_DRAINED, qp.number)
 
-    def port_figures(self, port: int) -> QpCounters:
-        """Return the figures of a port: of its QPs, living and gone."""
-        total = QpCounters()
-        total.add(self.retired.get(port, total))
-        for qp in self.all():
-            if qp.context.port == port:
-                total.add(qp.counters)
-        return total
-
     def _stop(self, qp: QueuePair) -> None:
         """Have nothing in hand: an entry taken of a shared queue completes, flushed.
 

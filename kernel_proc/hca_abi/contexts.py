@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 # Memory protection table
 
 MPT_STATUS_SOFTWARE: Final = 0xF << 28
-MPT_STATUS_FREE: Final = 0x3 << 28
 MPT_FLAG_MIO: Final = 1 << 17
 MPT_FLAG_BIND: Final = 1 << 15
 MPT_FLAG_ATOMIC: Final = 1 << 14
@@ -135,7 +134,6 @@ OPT_RETRY_COUNT: Final = 1 << 12
 OPT_ALT_RNR_RETRY: Final = 1 << 13
 OPT_ACK_TIMEOUT: Final = 1 << 14
 OPT_RNR_RETRY: Final = 1 << 15
-OPT_SCHED_QUEUE: Final = 1 << 16
 OPT_ACCESS: Final = OPT_REMOTE_READ | OPT_REMOTE_ATOMIC | OPT_REMOTE_WRITE
 
 QP_MAILBOX_HEAD: Final = struct.Struct(">I4x")  # opt_param_mask, then the context

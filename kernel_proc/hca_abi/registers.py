@@ -2,8 +2,9 @@
 
 One page, BAR0 + 0x80000 of the device. The HCR's dwords are big-endian as the device's are. Its
 first six have one writer at a time (GO says which) and may be packed; dword 6, which holds GO, is
-read while it is written: one aligned 4-byte store of the swapped value. The words from LIVE_WORDS
-on are native, 8-byte aligned, of one writer each, and touched through `shared.live_words` only.
+read while it is written: one aligned 4-byte store of the swapped value. The words from
+EQ_CONSUMER_OFFSET on are native, 8-byte aligned, of one writer each, and touched through
+`shared.live_words` only.
 
 Spec: Linux drivers/infiniband/hw/mthca/mthca_cmd.c (HCR at BAR0 + 0x80680); mthca_eq.c.
 """
@@ -22,7 +23,6 @@ HCR_CONTROL: Final = struct.Struct(">I")
 HCR_OUT_PARAM_OFFSET: Final = HCR_OFFSET + 0x0C
 HCR_OUT_PARAM: Final = struct.Struct(">Q")
 
-HCR_OPCODE_MASK: Final = 0xFFF
 HCR_OPMOD_SHIFT: Final = 12
 HCR_E_BIT: Final = 1 << 22  # a completion event is wanted
 HCR_GO_BIT: Final = 1 << 23
@@ -33,8 +33,6 @@ POLLING_TOKEN: Final = 0xFFFF
 MAILBOX_SIZE: Final = 4096
 MAILBOX_ALIGNMENT: Final = 4096
 COMMANDS_OUTSTANDING_LOG2: Final = 6
-
-LIVE_WORDS: Final = 0x800
 
 # Commands can also be posted through a command doorbell: entries of the six parameter dwords and
 # dword 6, without a look at GO. Only commands that end with an event are. The entry at position i
@@ -55,9 +53,9 @@ KERNEL_SLEEPS_OFFSET: Final = 0x940
 
 # Written by the HCA, each on a line of its own: how often the interrupt line was raised; whether
 # the HCA sleeps; how many packets of the control socket it has served, and how many commands it has
-# taken from the doorbell; the catastrophic error
-# buffer, all zero while the device works; for each command, in the order of COMMANDS, how many were
-# executed, and in nanoseconds what their modelled time was and what they took.
+# taken from the doorbell; the catastrophic error buffer, all zero while the device works; for each
+# command, in the order of COMMANDS, how many were executed, and in nanoseconds what their modelled
+# time was and what they took.
 LINE_OFFSET: Final = 0x980
 HCA_SLEEPS_OFFSET: Final = 0x9C0
 SERVED_OFFSET: Final = 0xA00

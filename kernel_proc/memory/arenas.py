@@ -36,7 +36,6 @@ from shared.nt_status import (
 from shared.segment import PAGE_SIZE, create_segment, map_segment, round_to_pages
 
 DEFAULT_ARENA_QUOTA: Final = 256 << 20
-DEFAULT_TOTAL_ARENA_QUOTA: Final = 1 << 30
 DEFAULT_ARENA_COUNT: Final = 256  # each holds two descriptors here and one at its user
 
 _madvise: Final = ctypes.CDLL(None, use_errno=True).madvise

@@ -9,9 +9,9 @@ libzmq waits for this thread when it is too far ahead, so at most `AHEAD` connec
 have not been judged: with as many descriptors in reserve, accept always finds one.
 
 Nor does libzmq bound a message that is not finished: its frames are, their number is not. When
-the kernel's own memory passes a limit that nothing else can bring it to, whoever keeps sending
-without finishing a message loses the connection, and its process its sessions; when nobody does,
-who holds it is found by trying. What that leaves is given back to the system.
+the kernel's own memory passes a limit that nothing else can bring it to, who holds it is found by
+trying (`unfinished_messages.py`), and loses its sessions. What that leaves is given back to the
+system.
 
 Rules: an OS thread of its own; a connection is judged through a duplicate of its descriptor, which
 cannot come to mean another one meanwhile.
@@ -28,6 +28,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -42,6 +43,8 @@ _LOOK_MS: Final = 1000
 _TRIM_ABOVE: Final = 128 << 20
 _SAMPLES: Final = 5
 _SAMPLE_SECONDS: Final = 0.01
+_SETTLES: Final = 3  # a connection ends in turns of its two threads
+_SETTLE_SECONDS: Final = 1.0
 
 _EVENT: Final = struct.Struct("=Hi")  # event, descriptor
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -50,6 +53,8 @@ _ADDRESS: Final = "inproc://connection-gate"
 
 #: Says how many sessions each process has, by process id; called in the gate's thread.
 CountSessions = Callable[[], Counter[int]]
+#: Has something done by the thread of the ROUTER, soon.
+Ask = Callable[[Callable[[], object]], object]
 
 
 class ConnectionGate:
@@ -61,11 +66,13 @@ class ConnectionGate:
         path: str,
         allowed: int,
         strangers: int,
+        ask: Ask,
         on_flood: Callable[[int], object] = lambda pid: None,
         flood_bytes: int | None = None,
     ) -> None:
         self.turned_away = 0
         self.floods = 0
+        self._ask = ask
         self._on_flood = on_flood
         self._flood_bytes = machine_bytes() // 4 if flood_bytes is None else flood_bytes
         self._next_look = 0.0
@@ -79,6 +86,8 @@ class ConnectionGate:
         self._thread: threading.Thread | None = None
         self._finished = FinishedMessages()
         self._suspects = Suspects()
+        self._router: Any = None
+        self._events: zmq.Socket[bytes] | None = None
 
     def watch(
         self,
@@ -88,11 +97,13 @@ class ConnectionGate:
     ) -> None:
         """Begin; before the ROUTER is bound, which tells in `finished`. Ends with the context."""
         self._finished = finished
+        self._router = router
         router.monitor(_ADDRESS, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         events = context.socket(zmq.PAIR)
         events.setsockopt(zmq.RCVHWM, 1)
         events.setsockopt(zmq.RCVTIMEO, _LOOK_MS)
         events.connect(_ADDRESS)
+        self._events = events
         self._thread = threading.Thread(
             target=self._run, args=(events,), name="connection gate", daemon=True
         )
@@ -101,20 +112,23 @@ class ConnectionGate:
     def _run(self, events: "zmq.Socket[bytes]") -> None:
         try:
             while True:
-                try:
-                    event, descriptor = _EVENT.unpack(events.recv_multipart()[0])
-                except zmq.Again:
-                    self._look_at_memory()
-                    continue
-                self._forget(descriptor)  # also before its number is given again
-                if event == zmq.EVENT_ACCEPTED:
-                    self._judge(descriptor)
-                if time.monotonic() >= self._next_look:
+                if not self._take_event(events) or time.monotonic() >= self._next_look:
                     self._look_at_memory()
         except zmq.ContextTerminated:
             events.close(linger=0)
 
+    def _take_event(self, events: "zmq.Socket[bytes]", flags: int = 0) -> bool:
+        try:
+            event, descriptor = _EVENT.unpack(events.recv_multipart(flags)[0])
+        except zmq.Again:
+            return False
+        self._forget(descriptor)  # also before its number is given again
+        if event == zmq.EVENT_ACCEPTED:
+            self._judge(descriptor)
+        return True
+
     def _forget(self, descriptor: int) -> None:
+        self._suspects.ended(descriptor)
         owner = self._owners.pop(descriptor, None)
         if owner is not None:
             self._somebody_left = True
@@ -167,11 +181,11 @@ class ConnectionGate:
                 self._judge_suspect()
             if private_bytes() <= self._flood_bytes:
                 self._suspects.clear()
-            elif not self._stop_floods():
+            else:
                 self._cut_next_suspect()
 
-    def _stop_floods(self) -> bool:
-        """End who is sending without end; True if somebody was."""
+    def _seen_sending(self) -> list[int]:
+        """Return who has bytes waiting again and again, and finishes no message."""
         seen: Counter[int] = Counter()
         came: list[int] = []
         self._finished.senders = came
@@ -179,20 +193,38 @@ class ConnectionGate:
             seen.update(descriptor for descriptor in self._owners if _has_input(descriptor))
             time.sleep(_SAMPLE_SECONDS)
         self._finished.senders = None
-        floods = {one for one, times in seen.items() if times > 1} - set(came)
-        for pid in {self._owners[one] for one in floods}:
-            self._end_flood(pid)
-        return bool(floods)
+        sending = {one for one, times in seen.items() if times > 1} - set(came)
+        return [self._owners[one] for one in sending]
 
     def _judge_suspect(self) -> None:
+        is_settled = self._settle()
         give_back_unused()
-        holder = self._suspects.holder(private_bytes())
-        if holder is not None:
+        used, long_ones = private_bytes(), self._finished.long_ones
+        # What has ended by now, too, may have given it back.
+        for _ in range(2 * AHEAD):
+            if self._events is None or not self._take_event(self._events, zmq.DONTWAIT):
+                break
+        holder = self._suspects.holder(used, long_ones)
+        if holder is not None and is_settled:
             self._end_flood(holder)
 
+    def _settle(self) -> bool:
+        """Have libzmq let go of what was cut: it does so in the ROUTER's thread, which looks.
+
+        False if that thread has other things to do: then it may come back whenever it pleases.
+        """
+        for _ in range(_SETTLES):
+            has_looked = threading.Event()
+            self._ask(partial(_look, self._router, has_looked))
+            if not has_looked.wait(_SETTLE_SECONDS):
+                return False
+            time.sleep(_SAMPLE_SECONDS)
+        return True
+
     def _cut_next_suspect(self) -> None:
-        # The latest first: most of the others have been there for long without harm.
-        pid = self._suspects.next(reversed(self._owners.values()), private_bytes())
+        sending = self._seen_sending()
+        used, long_ones = private_bytes(), self._finished.long_ones
+        pid = self._suspects.next(self._owners, sending, used, long_ones)
         if pid is not None:
             self._turn_out(pid)
 
@@ -226,6 +258,12 @@ class ConnectionGate:
             "turned_away": self.turned_away,
             "floods": self.floods,
         }
+
+
+def _look(router: Any, has_looked: threading.Event) -> None:
+    with contextlib.suppress(zmq.ZMQError):  # it has been closed
+        router.get(zmq.EVENTS)
+    has_looked.set()
 
 
 def _has_input(descriptor: int) -> bool:

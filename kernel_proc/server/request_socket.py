@@ -124,6 +124,7 @@ class RequestSocket:
         while frame.more:
             if len(frames) == _FRAMES_KEPT:
                 self._is_skipping = True
+                self._finished.long_ones += 1
                 break
             frame = self._recv(_DONTWAIT, False)
             frames.append(frame.bytes)
@@ -134,6 +135,7 @@ class RequestSocket:
         for _ in range(_FRAMES_SKIPPED):
             if not self._recv(_DONTWAIT, False).more:
                 self._is_skipping = False
+                self._finished.long_ones += 1
                 return
 
     def send(self, identity: bytes, header: bytes, payload: bytes | None) -> int:

@@ -252,9 +252,7 @@ def test_every_datagram_between_two_processes(ends: tuple[End, Peer]):
             assert peer.ask("nothing_came"), case
         receives = RTS if case.opens else RESET
         there = receives if case.receive == "good" else ERR
-        assert (end.state(), peer.ask("state")) == (RTS if case.status == OK else SQE, there), (
-            case
-        )
+        assert (end.state(), peer.ask("state")) == (RTS if case.status == OK else SQE, there), case
 
 
 def test_a_third_of_the_generated_cases_is_between_processes():

@@ -398,7 +398,7 @@ def test_one_process_cannot_take_all_protection_domains(start: Start):
 def test_a_kernel_with_too_few_descriptors_says_so(start: Start, descriptors: int):
     kernel = start(descriptors=descriptors)
     assert re.fullmatch(
-        f"error: cannot start: a kernel .* needs {FEWEST_DESCRIPTORS} descriptors, "
+        f"error: a kernel .* needs {FEWEST_DESCRIPTORS} descriptors, "
         f"the limit is {descriptors}; raise .*\\n",
         kernel.first_words,
     )

@@ -89,9 +89,9 @@ def handles_of(things: Things) -> dict[str, int]:
     """One handle of each kind."""
     return {
         "PD": things.pd.handle, "MR": things.mr.handle, "MW": things.mw.handle,
-        "AH": things.ah._handle,
-        "CQ": things.cq.handle, "SRQ": things.srq.handle, "QP": things.init._handle,
-        "XRCD": things.xrcd._handle, "DM": things.dm.handle,
+        "AH": things.ah.handle,
+        "CQ": things.cq.handle, "SRQ": things.srq.handle, "QP": things.init.handle,
+        "XRCD": things.xrcd.handle, "DM": things.dm.handle,
     }  # fmt: skip
 
 
@@ -279,7 +279,7 @@ BUSY = [
 
 @pytest.mark.parametrize(("kind", "code", "reason", "users"), BUSY, ids=lambda row: str(row))
 def test_what_is_in_use_is_busy(world: World, kind: str, code: int, reason: Reason, users: int):
-    handle = world.things.ud._handle if kind == "UD" else world.own[kind]
+    handle = world.things.ud.handle if kind == "UD" else world.own[kind]
     before = objects_held(kernel_state(NAME))
     answer = world.raw.ask(code, Object(handle))
     assert answer[:4] == (errno.EBUSY, reason, handle, users)

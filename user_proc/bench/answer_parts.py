@@ -12,8 +12,12 @@ from user_proc.bench.wording import more_or_less
 Answer = dict[str, Any]
 
 
-def make_answer(question: str, sentences: Sequence[str], figures: Mapping[str, Any]) -> Answer:
-    """Return an answer as it stands in the document."""
+def make_answer(
+    question: str, sentences: Sequence[str], figures: Mapping[str, Any]
+) -> Answer | None:
+    """Return an answer as it stands in the document; None where there is nothing to say."""
+    if not sentences:
+        return None
     return {"question": question, "answer": " ".join(sentences), "figures": dict(figures)}
 
 

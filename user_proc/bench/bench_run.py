@@ -21,7 +21,7 @@ from user_proc.bench.row_plan import FloorSpec, RowSpec
 from user_proc.bench.row_results import STEADY, FloorResult, Measured, OpenLoop, RowResult
 from user_proc.bench.sample_statistics import median
 from user_proc.bench.stage_results import StageResult
-from user_proc.bench.time_share import TimeShare, fitting_count
+from user_proc.bench.time_share import TimeShare, fitting_count, turns
 from user_proc.bench.timed_loops import Window
 from user_proc.bench.worker_group import Block, WorkerGroup
 from user_proc.run_document import RunDocument
@@ -107,9 +107,9 @@ class BenchRun:
             self._warm_up(group, spec, "floor", index)
             self._warm_up(group, spec, "row", index)
         for block in range(self._settings.blocks_per_round):
-            forwards = (number + block) % 2 == 0
-            for index, result in list(enumerate(family))[:: 1 if forwards else -1]:
-                for which in ("floor", "row") if forwards else ("row", "floor"):
+            turn = number + block
+            for index, result in list(enumerate(family))[:: 1 if turn % 2 == 0 else -1]:
+                for which in turns(turn):
                     self._add(result, which, self._block(group, result.spec, which, index))
         for result in family:
             result.warmup += self._settings.warmup_per_round * result.spec.processes

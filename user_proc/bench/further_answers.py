@@ -25,8 +25,6 @@ def against_blocking(book: RowBook) -> Answer | None:
             cost = book.difference(pended, blocking).figure
             figures[method] = {"difference_us": cost.as_dict()}
             sentences.append(versus(cost, f"METHOD_{method.upper()}: the pended IRP"))
-    if not sentences:
-        return None
     return make_answer(
         "Is a pended IRP slower than a call that waits in the driver?", sentences, figures
     )
@@ -52,8 +50,6 @@ def drained_together(book: RowBook) -> Answer | None:
                 f"{name}: {microseconds(together.value)} us each when one DPC drains {DEPTH}, "
                 f"{microseconds(alone.value)} us alone; {more_or_less(change)}."
             )
-    if not sentences:
-        return None
     return make_answer(f"What does a DPC that drains {DEPTH} requests save?", sentences, figures)
 
 
@@ -87,6 +83,4 @@ def verifier_cost(book: RowBook) -> Answer | None:
             cost = book.difference(checked, row).figure
             figures[f"{row.client}_{row.path}"] = cost.as_dict()
             sentences.append(f"{name}: {more_or_less(cost)}.")
-    if not sentences:
-        return None
     return make_answer("What does the verifier cost?", sentences, figures)

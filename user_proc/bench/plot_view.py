@@ -1,4 +1,4 @@
-"""Plots of a run document: a bar a row beside its floor, or percentile curves.
+"""Plots of a run document: a bar a row from its floor, or percentile curves.
 
 Rules: made from the document alone; every plot shows the floors, on a logarithmic axis of time.
 matplotlib is imported when a plot is asked for, and only then.
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from user_proc.bench.row_identity import spec_of
-from user_proc.bench.table_view import HEADING
 from user_proc.errors import SofthcaError
+from user_proc.run_document import HEADING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 KINDS: Final = ("bars", "percentiles")
 _CURVES_AT_MOST: Final = 12
 _NINES: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.999)
+_LABELLED: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999)
 _BEYOND: Final = 10  # samples a percentile must leave beyond itself
 
 
@@ -64,40 +65,59 @@ def save_figure(figure: "Figure", document: Mapping[str, Any], destination: Path
     figure.savefig(destination, dpi=120)
 
 
+def plain_times(axis: Any) -> None:
+    """Label a logarithmic axis of microseconds by 1, 2, 5, 10 ... as the tables write them."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _origin(document: Mapping[str, Any]) -> str:
     provenance = document["provenance"]
+    tool = document["settings"].get("tool", document["kind"])
     return (
-        f"{provenance['machine']['processor']}, {provenance['python']['implementation']} "
+        f"{tool}: {provenance['machine']['processor']}, {provenance['python']['implementation']} "
         f"{provenance['python']['version']}, {provenance['started']}, "
         f"marks: {', '.join(provenance['marks']) or 'none'}"
     )
 
 
 def _bars(labelled: Mapping[str, Mapping[str, Any]]) -> "Figure":
-    """Draw each row's median with its interval and the 99th percentile, and its floor."""
+    """Draw each row's median with its interval and the 99th percentile, and its floor.
+
+    A bar reaches from the floor to the median: on this axis its length is their ratio.
+    """
     from matplotlib.figure import Figure
 
     rows = list(labelled.values())
-    figure = Figure(figsize=(11, 1.6 + 0.19 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(11, 1.9 + 0.19 * len(rows)), layout="constrained")
     axes = figure.subplots()
     places = range(len(rows))
     medians = [row["p50_us"] for row in rows]
+    floors = [row["floor_p50_us"] for row in rows]
+    lengths = [median - floor for median, floor in zip(medians, floors, strict=True)]
     below = [row["p50_us"] - row["p50_interval_us"][0] for row in rows]
     above = [row["p50_interval_us"][1] - row["p50_us"] for row in rows]
-    axes.barh(places, medians, xerr=(below, above), color="tab:blue", label="p50")
-    axes.plot(
-        [row["floor_p50_us"] for row in rows], places, "k|", markersize=8, label="p50 of its floor"
+    axes.barh(places, lengths, left=floors, color="tab:blue", alpha=0.4)
+    axes.plot(floors, places, "k|", markersize=8, label="p50 of its floor")
+    axes.errorbar(
+        medians, places, xerr=(below, above), fmt=".", color="tab:blue", label="p50, 95 % interval"
     )
     tails = [(row["p99_us"], place) for place, row in zip(places, rows, strict=True)]
     known = [(tail, place) for tail, place in tails if tail is not None]
-    axes.plot([tail for tail, _ in known], [place for _, place in known], "r.", label="p99")
+    axes.plot(
+        [tail for tail, _ in known], [place for _, place in known], "r.", label="p99, where known"
+    )
     axes.set_yticks(places, list(labelled), fontsize=6)
     axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xscale("log")
+    plain_times(axes.xaxis)
     axes.set_xlabel("microseconds")
     axes.grid(visible=True, axis="x", alpha=0.3)
-    axes.legend(fontsize=7)
+    figure.legend(fontsize=7, loc="outside lower center", ncols=3)
     return figure
 
 
@@ -111,18 +131,22 @@ def _percentiles(rows: Mapping[str, Mapping[str, Any]]) -> "Figure":
         )
     figure = Figure(figsize=(10, 6), layout="constrained")
     axes = figure.subplots()
+    highest = 0.0
     for label, row in rows.items():
         percents, times = percentile_curve(row)
+        highest = max([highest, *percents])
         (line,) = axes.plot([100.0 / (100.0 - p) for p in percents], times, label=label)
         axes.axhline(row["floor_p50_us"], color=line.get_color(), linestyle=":", alpha=0.6)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    ticks = [2, 10, 100, 1_000, 10_000, 100_000]
-    axes.set_xticks(ticks, ["50", "90", "99", "99.9", "99.99", "99.999"])
+    shown = [percent for percent in _LABELLED if percent <= highest]
+    axes.set_xticks([100.0 / (100.0 - p) for p in shown], [f"{p:g}" for p in shown])
+    axes.xaxis.minorticks_off()
+    plain_times(axes.yaxis)
     axes.set_xlabel("percentile; dotted: p50 of the row's floor")
     axes.set_ylabel("microseconds")
     axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize=7)
+    figure.legend(fontsize=7, loc="outside right upper")
     return figure
 
 

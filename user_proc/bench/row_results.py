@@ -134,6 +134,10 @@ class Measured:
         """Return by which part the later half of the blocks differs from the earlier."""
         return moved_by(self.samples().block_medians())
 
+    def marks(self) -> list[str]:
+        """Return the mark of a row whose floor these blocks are, if they moved too far."""
+        return ["unsteady"] if self.moved() > STEADY else []
+
 
 @dataclass(slots=True)
 class FloorResult:
@@ -145,19 +149,12 @@ class FloorResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the floor as it stands in the document."""
-        samples = self.measured.samples()
-        ordered = samples.ordered()
         return {
             "name": self.spec.name,
             "payload": self.spec.payload,
             "depth": self.spec.depth,
             "processes": self.spec.processes,
-            "p50_us": in_us(samples.judged_ns()),
-            "p99_us": known_us(percentile(ordered, 99.0)),
-            "min_us": in_us(ordered[0]),
-            "count": samples.count,
-            "blocks": len(samples.blocks),
-            "moved": round(self.measured.moved(), 3),
+            **floor_figures(self.measured),
             "side": self.side,
         }
 
@@ -177,7 +174,7 @@ class RowResult:
 
     def marks(self) -> list[str]:
         """Return what a reader must know before trusting the row."""
-        marks = ["unsteady"] if self.floor.moved() > STEADY else []
+        marks = self.floor.marks()
         if self.usage.copies != self.spec.copies * self.usage.operations:
             marks.append("copies")
         if self.open_loop is not None and self.open_loop.overloaded(self.row.samples().count):
@@ -240,6 +237,20 @@ class RowResult:
             "failed": self.failed,
             "floor": self.floor.samples().count,
         }
+
+
+def floor_figures(measured: Measured) -> dict[str, Any]:
+    """Return what the document says of the blocks of a floor."""
+    samples = measured.samples()
+    ordered = samples.ordered()
+    return {
+        "p50_us": in_us(samples.judged_ns()),
+        "p99_us": known_us(percentile(ordered, 99.0)),
+        "min_us": in_us(ordered[0]),
+        "count": samples.count,
+        "blocks": len(samples.blocks),
+        "moved": round(measured.moved(), 3),
+    }
 
 
 def tail_of(samples: BlockSamples) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Rules: the heading says whose numbers these are before the first number is seen.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
@@ -12,10 +12,8 @@ from rich.text import Text
 
 from user_proc.bench.stage_view import stage_lines
 from user_proc.bench.wording import microseconds, payload_text
+from user_proc.run_document import HEADING
 
-HEADING: Final = (
-    "Numbers of an emulator in software on this machine: not of hardware, not of Windows."
-)
 PLAIN_WIDTH: Final = 100
 _DASH: Final = "-"
 _NARROW: Final = 100  # a terminal below this width is spared three of them
@@ -97,10 +95,17 @@ def _row_lines(rows: list[Mapping[str, Any]], narrow: bool) -> Iterator[Text]:
 
 def _line(first: str, cells: Iterable[str], narrow: bool) -> str:
     """Return cells in columns: the first to the left, the others to the right."""
-    return f"  {first:<{_FIRST}}" + "".join(
-        f"{cell:>{width}}"
-        for cell, (heading, width) in zip(cells, _COLUMNS, strict=True)
-        if not (narrow and heading in _SPARED)
+    return f"  {first:<{_FIRST}}" + in_columns(cells, _COLUMNS, _SPARED if narrow else ())
+
+
+def in_columns(
+    cells: Iterable[str], columns: Iterable[tuple[str, int]], spared: Container[str]
+) -> str:
+    """Return cells at the right of their columns, a blank between them however long they are."""
+    return "".join(
+        f" {cell:>{width - 1}}"
+        for cell, (heading, width) in zip(cells, columns, strict=True)
+        if heading not in spared
     )
 
 

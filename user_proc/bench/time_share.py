@@ -35,6 +35,11 @@ class TimeShare:
         return min(left, self._shares_at_most * left // max(1, self._blocks))
 
 
+def turns(number: int) -> tuple[str, str]:
+    """Name floor and row in the order of a turn: it alternates, so that drift favours neither."""
+    return ("floor", "row") if number % 2 == 0 else ("row", "floor")
+
+
 def fitting_count(wanted: int, operation_ns: float, limit_ns: int) -> int:
     """Return how many operations of that length fit into the limit: at least five."""
     fitting = int(limit_ns / operation_ns) if operation_ns > 0 else wanted

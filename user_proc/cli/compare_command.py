@@ -27,7 +27,8 @@ def compare(
         bool, typer.Option("--force", help="Compare runs that differ in more than the code.")
     ] = False,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the changes; - is stdout.")
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write the changes; - is standard output."),
     ] = None,
 ) -> None:
     """Say of each row whether B is slower or faster than A, or that no change is shown.
@@ -41,6 +42,13 @@ def compare(
     from user_proc.run_document import dump_strict, write_text
 
     documents = read_run(before, "A.json"), read_run(after, "B.json")
+    kinds = [document["kind"] for document in documents]
+    if kinds[0] != kinds[1]:
+        raise typer.BadParameter(
+            f"it is of the kind {kinds[1]!r} and A.json of {kinds[0]!r}: take two runs of one "
+            "benchmark",
+            param_hint="B.json",
+        )
     differing = comparison.unequal(*documents)
     if differing and not force:
         raise RunsDiffer(f"the runs cannot be compared ({'; '.join(differing)}); --force does")
@@ -66,6 +74,9 @@ def _as_dict(changes: Sequence["RowChange"], differing: Sequence[str]) -> dict[s
 
 
 def _show(changes: Sequence["RowChange"], differing: Sequence[str]) -> None:
+    from user_proc.bench.table_view import HEADING
+
+    typer.echo(HEADING)
     if differing:
         typer.echo(f"Forced, although the runs differ: {'; '.join(differing)}.")
     for change in changes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shared.runtime_folder import DEFAULT_INSTANCE
 from user_proc.cli.kernel_command import AsJson, Name, errors_as_json
 from user_proc.errors import SofthcaError
 
@@ -26,7 +27,7 @@ def devinfo(
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Tell limits, flags, GIDs and P_Keys, too.")
     ] = False,
-    name: Name = "default",
+    name: Name = DEFAULT_INSTANCE,
     device: Annotated[
         str | None, typer.Option("-d", "--ib-dev", metavar="DEVICE", help="Tell of this one only.")
     ] = None,

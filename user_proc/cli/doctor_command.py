@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from user_proc.cli.outcome import FAILED
+from user_proc.cli.outcome import FAILED, ending_signals
 from user_proc.cli.run_options import JsonFile
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def doctor(
     check_destinations(json_file, None)
     begun = begin_provenance()
     cleaned = leftovers.clean() if clean else []
-    checks = diagnose()
+    with ending_signals():
+        checks = diagnose()
     if json_file is not None:
         parts = document_parts(checks, cleaned)
         provenance = end_provenance(begun, [])

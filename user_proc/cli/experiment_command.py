@@ -111,7 +111,8 @@ def _run(names: list[str], quick: bool, show_progress: bool, json_file: str | No
 
 
 def _show(result: dict[str, Any], views: TextIO, *, first: bool) -> None:
-    from user_proc.cli.experiment_table import HEADING, experiment_lines
+    from user_proc.cli.experiment_table import experiment_lines
+    from user_proc.run_document import HEADING
 
     if first:
         print(HEADING, file=views)

@@ -13,9 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from user_proc.cli.columns import text_of
 
-HEADING: Final = (
-    "Numbers of an emulator in software on this machine: not of hardware, not of Windows."
-)
 PAGE: Final = "docs/experiments-{name}.md"
 _WIDTH: Final = 100
 _GAP: Final = "  "

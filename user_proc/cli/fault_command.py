@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shared.runtime_folder import DEFAULT_INSTANCE
 from user_proc.cli.help_pages import Command, Group
 from user_proc.cli.kernel_command import AsJson, Name, errors_as_json
 from user_proc.cli.outcome import WRONG_USAGE, complain
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 fault_commands = typer.Typer(cls=Group, no_args_is_help=True)
 
-_DEFAULT = "default"
 _MS = 1_000_000
 
 
@@ -35,14 +35,17 @@ def fault() -> None:
 @fault_commands.command("points", cls=Command)
 def points(as_json: AsJson = False) -> None:
     """Tell where faults can be set, what each takes, and what a program sees of it."""
-    from user_proc.cli.columns import Column, lines_of
+    from user_proc.cli.columns import Column, lines_of, terminal_width
 
     rows = _points()
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    columns = [Column("point", "point"), Column("needs", "needs"), Column("takes", "may have")]
-    for line in lines_of([*columns, Column("happens", "what happens")], rows):
+    keys = {
+        "point": "POINT", "needs": "NEEDS", "happens": "WHAT HAPPENS", "takes": "MAY HAVE",
+    }  # fmt: skip
+    columns = [Column(key, title) for key, title in keys.items()]
+    for line in lines_of(columns, rows, terminal_width()):
         typer.echo(line)
 
 
@@ -58,7 +61,7 @@ def set_one(
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="Set the faults of a TOML file.")
     ] = None,
-    name: Name = _DEFAULT,
+    name: Name = DEFAULT_INSTANCE,
     as_json: AsJson = False,
 ) -> None:
     """Set a fault, or those of a file.
@@ -68,7 +71,7 @@ def set_one(
     themselves, all others when they are cleared or the kernel ends.
     """
     if (point is None) == (file is None):
-        complain("name a POINT, or a file by --file")
+        complain("name either a POINT or a file by --file; 'softhca fault points' lists the points")
         raise typer.Exit(WRONG_USAGE)
     with errors_as_json(as_json):
         faults = _faults(point, values or [], file)
@@ -85,15 +88,19 @@ def clear(
     point: Annotated[
         str | None, typer.Argument(metavar="[POINT]", help="Only the faults of this point.")
     ] = None,
-    name: Name = _DEFAULT,
+    name: Name = DEFAULT_INSTANCE,
     as_json: AsJson = False,
 ) -> None:
     """Take faults back: all, or those of a point."""
     from user_proc.faults.fault_control import clear_faults
+    from user_proc.faults.fault_values import require_point
     from user_proc.process import UserProcess
 
-    with errors_as_json(as_json), UserProcess.connect(name) as process:
-        count = clear_faults(process, point or "")
+    with errors_as_json(as_json):
+        if point is not None:
+            require_point(point)
+        with UserProcess.connect(name) as process:
+            count = clear_faults(process, point or "")
     if as_json:
         typer.echo(json.dumps({"name": name, "cleared": count}))
         return
@@ -101,7 +108,7 @@ def clear(
 
 
 @fault_commands.command("list", cls=Command)
-def list_set(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
+def list_set(name: Name = DEFAULT_INSTANCE, as_json: AsJson = False) -> None:
     """List the faults that are set, with how many calls fitted each and how many it struck."""
     from user_proc.faults.fault_control import list_faults
     from user_proc.process import UserProcess
@@ -119,7 +126,7 @@ def list_set(name: Name = _DEFAULT, as_json: AsJson = False) -> None:
     from user_proc.cli.columns import Column, lines_of
 
     rows = [{**one, "given": _given(one)} for one in faults]
-    keys = {"number": "#", "point": "point", "given": "set with", "calls": "calls", "hits": "hits"}
+    keys = {"number": "#", "point": "POINT", "given": "SET WITH", "calls": "CALLS", "hits": "HITS"}
     for line in lines_of([Column(key, title) for key, title in keys.items()], rows):
         typer.echo(line)
 

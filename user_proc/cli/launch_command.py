@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from user_proc.groups.launch import Outcome
 
 _MIB = 1 << 20
+_WHOLE = 1e6  # figures from here on are told without decimals
 
 
 def launch(
@@ -123,7 +124,11 @@ def _publish(outcome: "Outcome", text: str, json_file: str | None) -> None:
 
 
 def _figures(figures: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:,.6g}" for name, value in figures.items())
+    return ", ".join(f"{name} {_figure(value)}" for name, value in figures.items())
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= _WHOLE else f"{value:,.6g}"
 
 
 def _end(rank: dict[str, Any]) -> str:

@@ -81,7 +81,7 @@ def _common(
 
 def main() -> None:
     """Run the command line; never returns."""
-    sys.exit(report_errors(app))
+    sys.exit(report_errors(lambda: app(prog_name="softhca", standalone_mode=False)))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+import typer
+
 from user_proc.errors import (
     InvalidInstanceName,
     KernelNotRunning,
     SofthcaError,
     WrongKernelSetting,
+    WrongUsage,
 )
 
 DONE: Final = 0
@@ -71,11 +74,16 @@ def complain(sentence: str) -> None:
 
 
 def report_errors(command: Callable[..., Any]) -> int:
-    """Run the command line; return the exit code its end stands for."""
+    """Run the command line; return the exit code its end stands for.
+
+    A command that ended early may return its code, as Typer's do outside of standalone mode.
+    """
     try:
-        command()
+        code = command()
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else FAILED
+    except typer.TyperException as error:
+        return _report_usage(error)
     except (Ended, KeyboardInterrupt) as end:
         number = end.number if isinstance(end, Ended) else signal.SIGINT
         complain("interrupted" if number == signal.SIGINT else f"ended by {end}")
@@ -83,7 +91,7 @@ def report_errors(command: Callable[..., Any]) -> int:
     except KernelNotRunning as error:
         complain(str(error))
         return NOT_RUNNING
-    except (InvalidInstanceName, WrongKernelSetting) as error:
+    except (InvalidInstanceName, WrongKernelSetting, WrongUsage) as error:
         complain(str(error))
         return WRONG_USAGE
     except SofthcaError as error:
@@ -96,4 +104,17 @@ def report_errors(command: Callable[..., Any]) -> int:
     except OSError as error:
         complain(str(error))
         return FAILED
-    return DONE
+    return code if isinstance(code, int) else DONE
+
+
+def _report_usage(error: typer.TyperException) -> int:
+    """Say in one sentence what was wrong on the command line, and where to read what is right.
+
+    A group without a command has printed its help page, and has nothing to say.
+    """
+    sentence = " ".join(error.format_message().split()).removesuffix(".")
+    context: typer.Context | None = getattr(error, "ctx", None)
+    if sentence:
+        page = f"; see '{context.command_path} --help'" if context is not None else ""
+        complain(sentence + page)
+    return WRONG_USAGE

@@ -29,7 +29,7 @@ def plot(
 
     Takes runs of every benchmark, and of `softhca stress`: latency by count of
     clients, completions by second. Needs matplotlib, which is not installed with
-    the rest.
+    the rest: without it the command says how to get it.
     """
     from user_proc.bench.plot_view import KINDS, plot
     from user_proc.cli.run_files import read_run

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shared.runtime_folder import DEFAULT_INSTANCE
 from user_proc.cli.kernel_command import AsJson, Name, errors_as_json
 from user_proc.errors import SofthcaError
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from shared.verb_codes import PortSetting
     from user_proc.io.device_handle import DeviceHandle
 
-_DEFAULT = "default"
 #: What is set, at which place, to what; and how that is told.
 _Change = tuple["PortSetting", int, int, str]
 
@@ -43,7 +43,7 @@ def set_port(
     reregister: Annotated[
         bool, typer.Option("--reregister", help="Ask clients to register anew.")
     ] = False,
-    name: Name = _DEFAULT,
+    name: Name = DEFAULT_INSTANCE,
     as_json: AsJson = False,
 ) -> None:
     """Set P_Keys, GIDs, LID of a port as a subnet manager does; programs get the events.
@@ -52,7 +52,9 @@ def set_port(
     """
     changes = _changes(pkey or [], guid or [], lid, gid_prefix, reregister)
     if not changes:
-        raise typer.BadParameter("nothing to set: see --help")
+        raise typer.BadParameter(
+            "nothing to set: name --pkey, --guid, --lid, --gid-prefix or --reregister"
+        )
     with errors_as_json(as_json):
         _make(name, port, changes)
     told = [words for *_, words in changes]
@@ -74,7 +76,9 @@ def _changes(
         (PortSetting.GUID, "GUID", guids),
     ):
         for text in given:
-            place, _, value = text.partition("=")
+            place, sign, value = text.partition("=")
+            if not sign:
+                raise typer.BadParameter(f"{text!r}: write INDEX=VALUE, as 3=0x8001")
             index, number = _number(place, 32), _number(value, 64)
             found.append((setting, index, number, f"{label}[{index}] is {number:#x}"))
     for setting, label, one in (
@@ -116,4 +120,4 @@ def _set(device: "DeviceHandle", port: int, change: _Change) -> None:
     device.device_io_control(IOCTL_SET_PORT, SET_PORT.pack(port, setting, index, value), output)
     number, *reason = VERB_RESULT.unpack(output)
     if number:
-        raise PortNotSet(f"port {port}: not so that {words}: {reason_text(*reason)}")
+        raise PortNotSet(f"port {port} was not set so that {words}: {reason_text(*reason)}")

@@ -26,7 +26,11 @@ def read_run(file: Path, hint: str, others: Sequence[str] = ()) -> dict[str, Any
 
     try:
         document = load_strict(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, DocumentError) as error:
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{file} cannot be read: {error.strerror}", param_hint=hint
+        ) from None
+    except (UnicodeDecodeError, DocumentError) as error:
         raise typer.BadParameter(f"{file}: {error}", param_hint=hint) from None
     kinds = (*SPECS, *others)
     if document["kind"] not in kinds:

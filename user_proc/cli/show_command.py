@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
+from shared.runtime_folder import DEFAULT_INSTANCE
 from user_proc.cli.kernel_command import AsJson, Name, errors_as_json
 from user_proc.cli.outcome import WRONG_USAGE, complain
 from user_proc.errors import ProtocolError
@@ -35,7 +36,7 @@ def show(
             metavar="KIND", help=f"One of {', '.join(KINDS)}; or {REQUESTS}.", show_default=False
         ),
     ] = None,
-    name: Name = "default",
+    name: Name = DEFAULT_INSTANCE,
     limit: Annotated[
         int | None,
         typer.Option("--limit", metavar="N", min=0, help="Show only the first N rows."),
@@ -52,7 +53,7 @@ def show(
 
     The table is of one moment, at which the kernel does nothing else; what the HCA alone knows is
     of a moment before. `wr` shows the last 64 work requests of each queue of a queue pair. Nothing
-    is cut off.
+    is cut off: on a terminal that is too narrow, further columns stand below.
     """
     from user_proc.transport.kernel_control import kernel_state
 
@@ -139,10 +140,10 @@ def _print(
 
 
 def _lines(columns: "Sequence[Column]", rows: "Rows", *, upright: bool) -> Iterator[str]:
-    from user_proc.cli.columns import labelled, lines_of
+    from user_proc.cli.columns import labelled, lines_of, terminal_width
 
     if not upright:
-        yield from lines_of(columns, rows)
+        yield from lines_of(columns, rows, terminal_width())
         return
     for row in rows:
         pairs = [(column.title, row.get(column.key)) for column in columns]

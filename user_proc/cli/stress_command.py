@@ -38,14 +38,23 @@ def stress(
         str,
         typer.Option(metavar="N[,N...]", help="Clients; several: one run after the other."),
     ] = "4",
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long each run lasts.")] = 10.0,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", min=0.1, help="Seconds of each run.")
+    ] = 10.0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the programs; a fresh one is printed.")
+        int | None, typer.Option(
+            metavar="N", min=0, help="Seed of the programs; a fresh one is printed."
+        )
     ] = None,
     kill: Annotated[
-        float, typer.Option(metavar="RATE", min=0.0, help="kill -9 a client so often a second.")
+        float,
+        typer.Option(
+            metavar="RATE", min=0.0, help="How many clients a second are killed by SIGKILL."
+        ),
     ] = 0.0,
-    verifier: Annotated[bool, typer.Option("--verifier", help="The kernel checks itself.")] = False,
+    verifier: Annotated[
+        bool, typer.Option("--verifier", help="Check kernel code as Driver Verifier does.")
+    ] = False,
     replay: Annotated[
         Path | None,
         typer.Option(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shared.runtime_folder import DEFAULT_INSTANCE
 from user_proc.cli.kernel_command import Name, errors_as_json
 from user_proc.cli.outcome import NOT_RUNNING, complain
 from user_proc.errors import KernelDied, KernelNotRunning
@@ -22,7 +23,7 @@ Show = Callable[[dict[str, Any]], None]
 
 
 def top(
-    name: Name = "default",
+    name: Name = DEFAULT_INSTANCE,
     interval: Annotated[
         float,
         typer.Option("--interval", metavar="S", min=0.1, help="Seconds from one look to the next."),
@@ -101,7 +102,8 @@ def _live(rows: int) -> Iterator[Show]:
         live.update(Text("the first interval is running ..."), refresh=True)
 
         def draw(sample: dict[str, Any]) -> None:
-            text = Text("\n".join(lines_of_sample(sample, rows)), no_wrap=True, overflow="crop")
+            lines = lines_of_sample(sample, rows, live.console.width)
+            text = Text("\n".join(lines), no_wrap=True, overflow="crop")
             live.update(text, refresh=True)
 
         yield draw

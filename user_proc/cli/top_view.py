@@ -1,11 +1,13 @@
 """A sample of `softhca top` as lines of plain text."""
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from user_proc.cli.columns import Column, lines_of, text_of
 
 _KIB: Final = 1024
+_WIDTH: Final = 100
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SECONDS: Final = "/s"
 
@@ -44,7 +46,7 @@ _SESSIONS: Final = (
     Column("requests_per_s", "REQUESTS/S", _number),
     Column("in_flight", "IN FLIGHT"),
     Column("objects", "OBJECTS"),
-    Column("locked_pages", "LOCKED PAGES"),
+    Column("locked_pages", "PAGES"),
     Column("arena_bytes", "ARENAS", _size),
 )
 _PORTS: Final = (Column("port", "PORT"), Column("state", "STATE"), *_MOVED)
@@ -56,9 +58,13 @@ _QUEUE_PAIRS: Final = (
 )
 
 
-def lines_of_sample(sample: Mapping[str, Any], rows: int) -> Iterator[str]:
-    """Give the lines of a sample; of each table `rows` rows at most."""
-    yield from _head(sample)
+def lines_of_sample(sample: Mapping[str, Any], rows: int, width: int = _WIDTH) -> Iterator[str]:
+    """Give the lines of a sample; of each table `rows` rows at most.
+
+    What stands above the tables is broken at the width.
+    """
+    for line in _head(sample):
+        yield from textwrap.wrap(line, width, subsequent_indent="  ")
     tables = (
         ("sessions", _SESSIONS, "no sessions"),
         ("ports", _PORTS, "no ports"),

@@ -8,15 +8,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shared.fault_messages import Fault
-from shared.fault_points import CERTAIN, FAULT_POINTS, FaultError, check_fault, word_of
-from user_proc.errors import SofthcaError
+from shared.fault_points import (
+    CERTAIN,
+    FAULT_POINTS,
+    FaultError,
+    check_fault,
+    no_such_point,
+    word_of,
+)
+from user_proc.errors import WrongUsage
 
 _LENGTHS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s)")
 _PER_CENT: Final = 100
 
 
-class FaultFileError(SofthcaError, ValueError):
+class FaultFileError(WrongUsage):
     """A fault that cannot be set as it is written."""
 
 
@@ -26,7 +33,7 @@ def parse_fault(point: str, values: Mapping[str, Any]) -> Fault:
     for word, value in values.items():
         field = FIELDS.get(word.replace("_", "-"))
         if field is None:
-            raise FaultFileError(f"a fault has no {word!r}: but {', '.join(FIELDS)}")
+            raise FaultFileError(f"a fault has no {word!r}: it has {', '.join(FIELDS)}")
         try:
             fields[field] = _READERS[type(getattr(_NOTHING, field)), field in _SPECIAL](
                 field, value
@@ -41,6 +48,12 @@ def parse_fault(point: str, values: Mapping[str, Any]) -> Fault:
     return fault
 
 
+def require_point(name: str) -> None:
+    """Raise FaultFileError for a name that no fault has."""
+    if name not in FAULT_POINTS:
+        raise FaultFileError(no_such_point(name))
+
+
 def _length_ns(value: Any) -> int:
     match = _LENGTH.fullmatch(str(value).strip())
     if match is None:
@@ -50,7 +63,10 @@ def _length_ns(value: Any) -> int:
 
 def _millionths(value: Any) -> int:
     text = str(value).strip()
-    share = float(text[:-1]) / _PER_CENT if text.endswith("%") else float(text)
+    try:
+        share = float(text[:-1]) / _PER_CENT if text.endswith("%") else float(text)
+    except ValueError:
+        share = 0.0
     if not 0 < share <= 1:
         raise ValueError("a probability lies above 0 and at 1 at most, or is written as 10%")
     return max(1, round(share * CERTAIN))
@@ -63,11 +79,18 @@ def _special(field: str, value: Any) -> int:
 def _number(field: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("it is a whole number")
-    number = int(value, 0) if isinstance(value, str) else value
+    number = _whole(value) if isinstance(value, str) else value
     bits = 64 if field == "seed" else 32
     if not 0 < number < 1 << bits:
         raise ValueError(f"it lies above 0 and below 2**{bits}")
     return number
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise ValueError("it is a whole number") from None
 
 
 def _name(field: str, value: Any) -> str:

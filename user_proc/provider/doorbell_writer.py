@@ -25,11 +25,11 @@ from shared.doorbell_layout import (
     STATUS_SPIN_HINT_WORD,
 )
 from shared.live_words import fence_after_unlock, publish_fence, words64
-from shared.spin_window import SpinWindow
 from user_proc.provider.processor_choice import leave_processor
 
 _RING_MASK: Final = RING_ENTRIES - 1
-_LATE_NS: Final = 50_000  # more than other pollers take, less than a step of other work
+LATE_NS: Final = 100_000  # of a yield: more than other pollers take, less than steps of work
+CROWDED_NS: Final = 5_000_000  # short, as a quiet machine has late ones, too, now and then
 _CHOOSE_MASK: Final = 15  # every 16th empty look: is this the HCA's processor?
 
 
@@ -40,7 +40,17 @@ class DoorbellWriter:
     earlier writer of the same segment is gone on from.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_poke", "_rests", "_rung", "_status", "_window", "_words")
+    __slots__ = (
+        "__weakref__",
+        "_crowded_until_ns",
+        "_lock",
+        "_poke",
+        "_rests",
+        "_rung",
+        "_status",
+        "_words",
+        "is_crowded",
+    )
 
     def __init__(self, segment: memoryview, status_page: memoryview, poke: int) -> None:
         self._words: Final = words64(segment)
@@ -49,7 +59,8 @@ class DoorbellWriter:
         self._lock: Final = threading.Lock()
         self._rung = self._words[RUNG_WORD]
         self._rests = 0
-        self._window: Final = SpinWindow(_LATE_NS, _LATE_NS)
+        self._crowded_until_ns = 0
+        self.is_crowded = False  # a yield came back late of late: others have work for the core
 
     def store(self, slot: int, value: int) -> None:
         """Store an index word and ring nothing."""
@@ -100,17 +111,16 @@ class DoorbellWriter:
         if status[STATUS_FATAL_WORD]:
             return False
         if looks > status[STATUS_SPIN_HINT_WORD]:
-            self._window.yield_core(now_ns())
+            begin = now_ns()
+            os.sched_yield()
+            end = now_ns()
+            if end - begin > LATE_NS:
+                self._crowded_until_ns = end + CROWDED_NS
+            self.is_crowded = end < self._crowded_until_ns
         self._rests = rests = self._rests + 1
         if not rests & _CHOOSE_MASK and not status[STATUS_SLEEPS_WORD]:
             leave_processor(status[STATUS_PROCESSOR_WORD] - 1)
         return True
-
-    @property
-    def may_look_on(self) -> bool:
-        """Tell whether no yield has come back late of late: nobody else has work for the core."""
-        now = now_ns()
-        return self._window.is_open(now, now)
 
     @property
     def device_is_dead(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from user_proc.bench.plot_view import NothingToPlot, save_figure, use_matplotlib
+from user_proc.bench.plot_view import NothingToPlot, plain_times, save_figure, use_matplotlib
 from user_proc.stress.stress_view import AIM
 
 _CURVES: Final = (
@@ -39,14 +39,13 @@ def _latencies(axes: Any, counts: list[Mapping[str, Any]]) -> None:
             axes.plot(*zip(*known, strict=True), style, color=colour, label=label, markersize=4)
     floors = [(one["clients"], AIM * one["floor_p99_us"]) for one in counts if one["floor_p99_us"]]
     if floors:
-        axes.plot(*zip(*floors, strict=True), "k--", label=f"aim: {AIM:g} times the echo's p99")
+        axes.plot(*zip(*floors, strict=True), "k_--", label=f"aim: {AIM:g} times the echo's p99")
     places = [one["clients"] for one in counts]
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(places, [str(place) for place in places])
     axes.xaxis.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_minor_formatter("{x:,.0f}")
+    plain_times(axes.yaxis)
     axes.set_xlabel("clients")
     axes.set_ylabel("microseconds")
     axes.grid(visible=True, alpha=0.3)
@@ -59,7 +58,8 @@ def _completions(axes: Any, rows: list[Mapping[str, Any]]) -> None:
         seconds = [row["second"] for row in of_count]
         axes.plot(seconds, [row["completions"] for row in of_count], ".-", label=f"{count} clients")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("seconds since the clients of a count began")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel("seconds since these clients began")
     axes.set_ylabel("completions a second")
     axes.grid(visible=True, alpha=0.3)
     if rows:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from user_proc.bench.table_view import HEADING
 from user_proc.stress.stress_programs import program_text
 
 _HEAD: Final = (
@@ -10,20 +11,21 @@ _HEAD: Final = (
     ("seconds", "SECONDS"),
     ("lives", "LIVES"),
     ("kills", "KILLS"),
-    ("operations_per_s", "OPERATIONS/S"),
-    ("completions_per_s", "COMPLETIONS/S"),
-    ("control_p50_us", "CONTROL p50 us"),
+    ("operations_per_s", "CALLS/S"),
+    ("completions_per_s", "COMPLETED/S"),
+    ("control_p50_us", "VERB p50 us"),
     ("control_p99_us", "p99 us"),
     ("floor_p50_us", "ECHO p50 us"),
     ("floor_p99_us", "p99 us"),
 )
-_RATIO: Final = "p99 OF BOTH"  # a control verb's over the echo's
+_RATIO: Final = "p99/p99"  # a control verb's over the echo's
 AIM: Final = 3.0  # of a control verb's p99 over the echo's
 _MOST_LINES: Final = 40
 
 
 def stress_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """Give the lines of a run."""
+    """Give the lines of a run: whose numbers these are, a table, what was found."""
+    yield HEADING
     rows = [
         [*(_cell(count[name]) for name, _ in _HEAD), _ratio(count)] for count in document["counts"]
     ]

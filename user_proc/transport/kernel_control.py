@@ -29,6 +29,7 @@ from shared.connection_file import (
     read_record,
     running_record,
 )
+from shared.runtime_folder import check_folder, runtime_root
 from user_proc.errors import KernelDied, KernelNotResponding, KernelNotRunning, folder_error
 from user_proc.transport.watched_process import end_process, has_ended, reap
 
@@ -108,9 +109,15 @@ def kernel_state(
 
 
 def list_kernels() -> list[KernelStatus]:
-    """Look at every instance of this user that runs or has left something, by name."""
+    """Look at every instance of this user that runs or has left something, by name.
+
+    SofthcaError if the folder that holds them all cannot be used: then no kernel can be reached.
+    """
     with folder_errors():
-        instances = list_instances()
+        root = runtime_root()
+        with contextlib.suppress(FileNotFoundError):
+            check_folder(root)
+        instances = list_instances(root)
     states = [_status_or_problem(paths) for paths in instances]
     return [status for status in states if status.state != "none"]
 

@@ -48,7 +48,7 @@ class AH(VerbObject):
         self.pd = domain
         route = attr.route
         request = CreateAh(
-            pd=domain._handle,
+            pd=domain.handle,
             port=attr.port_num,
             dlid=attr.dlid,
             sl=attr.sl,

@@ -55,24 +55,26 @@ to_int: Final = _converter(32, "int", signed=True)
 
 
 class CField(property):
-    """An integer field: `name = CField(to_u32)`, kept in `_name`.
+    """An integer field: `name = CField(to_u32)`, kept in `_name`, or there in the part `inside`.
 
     A property whose getter is C code, so that reading costs no Python call.
     """
 
     _convert: Callable[[object], int]
 
-    def __init__(self, convert: Callable[[object], int]) -> None:
+    def __init__(self, convert: Callable[[object], int], inside: str = "") -> None:
         super().__init__()
         self._convert = convert
+        self._inside = inside
 
     def __set_name__(self, owner: type, name: str) -> None:
-        slot, convert = f"_{name}", self._convert
+        slot, inside, convert = f"_{name}", self._inside, self._convert
 
         def store(instance: object, value: object) -> None:
-            setattr(instance, slot, convert(value))
+            part = getattr(instance, inside) if inside else instance
+            setattr(part, slot, convert(value))
 
-        super().__init__(attrgetter(slot), store)
+        super().__init__(attrgetter(f"{inside}.{slot}" if inside else slot), store)
 
     if TYPE_CHECKING:
         # A property's own signature tells apart the class; nobody reads a field of the class.

@@ -131,12 +131,7 @@ class CompletionQueue(EventTarget):
     @property
     def cq(self) -> int:
         """The kernel's handle: there is no C structure with an address."""
-        return self._handle
-
-    @property
-    def handle(self) -> int:
-        """The kernel's handle."""
-        return self._handle
+        return self.handle
 
     def req_notify(self, solicited_only: bool = False) -> None:
         """Ask for one event, for the next completion or the next solicited one."""
@@ -154,8 +149,8 @@ class CompletionQueue(EventTarget):
         """
         found = self.ring.poll(limit)
         if not found:
-            self._found_nothing()
-            found = self.ring.poll(limit)
+            if self._found_nothing():
+                found = self.ring.poll(limit)
             if not found:
                 return found
         self._empty_looks = 0
@@ -165,7 +160,8 @@ class CompletionQueue(EventTarget):
             self._session.doorbells.rest(1)
         return found
 
-    def _found_nothing(self) -> None:
+    def _found_nothing(self) -> bool:
+        """Let others run, and look on for a while; True if something may have come."""
         session = self._session
         if self.events.broken:
             raise PyverbsRDMAError(
@@ -181,8 +177,8 @@ class CompletionQueue(EventTarget):
             raise session.trouble_error("Failed to poll CQ")
         if self._door is not None:
             self._door.run(lambda: False, _IN_PROCESS_STEP_NS)
-        elif session.doorbells.may_look_on:
-            self.ring.look_on(_LOOKS_AFTER_A_REST)
+            return True
+        return not session.doorbells.is_crowded and self.ring.look_on(_LOOKS_AFTER_A_REST)
 
     def _refuse(self, text: str) -> NoReturn:
         if self._resource is None:

@@ -81,7 +81,7 @@ class CQ(CompletionQueue):
         """Have room for more completions, or fewer; those not polled stay, in order."""
         number, text = to_int(cqe), "Failed to resize CQ"
         with self._closing:
-            handle, session, parts = self._handle, self._session, self._parts
+            handle, session, parts = self.handle, self._session, self._parts
             session.require_usable()
             if not self.ring.settled:
                 raise PyverbsRDMAError(

@@ -8,6 +8,7 @@ from user_proc.verbs.base import PyverbsObject
 from user_proc.verbs.c_integers import CField, IntLike, to_u32, to_u64
 from user_proc.verbs.comp_channel import CompChannel
 from user_proc.verbs.completion import create_wc_flags_to_str
+from user_proc.verbs.object_fields import ObjectField
 from user_proc.verbs.pd import PD
 from user_proc.verbs.printing import lines
 
@@ -20,6 +21,8 @@ class CqInitAttrEx(PyverbsObject):
     wc_flags = CField(to_u64)
     comp_mask = CField(to_u32)
     flags = CField(to_u32)
+    comp_channel = ObjectField(CompChannel)
+    parent_domain = ObjectField(PD)
 
     def __init__(
         self,
@@ -39,24 +42,6 @@ class CqInitAttrEx(PyverbsObject):
         self.comp_mask = comp_mask
         self.flags = flags
         self._parent_domain = optional("parent_domain", parent_domain, PD)
-
-    @property
-    def comp_channel(self) -> CompChannel | None:
-        """The channel of its events."""
-        return self._comp_channel
-
-    @comp_channel.setter
-    def comp_channel(self, val: CompChannel | None) -> None:
-        self._comp_channel = optional("val", val, CompChannel)
-
-    @property
-    def parent_domain(self) -> PD | None:
-        """The parent domain whose program gives the memory."""
-        return self._parent_domain
-
-    @parent_domain.setter
-    def parent_domain(self, val: PD | None) -> None:
-        self._parent_domain = optional("val", val, PD)
 
     def __str__(self) -> str:
         return lines(

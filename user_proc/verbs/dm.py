@@ -101,18 +101,13 @@ class DM(VerbObject):
             raise PyverbsUserError("the DM was not imported")
         self.close()
 
-    @property
-    def handle(self) -> int:
-        """The kernel's handle."""
-        return self._handle
-
     def copy_to_dm(self, dm_offset: IntLike, data: bytes, length: IntLike) -> None:
         """Store `length` bytes of the data."""
         start, size = self._range(dm_offset, length)
         source = memoryview(bytes(data))
         if size > len(source):
             raise PyverbsUserError(f"the data has {len(source)} bytes, fewer than {size}")
-        handle = self._handle
+        handle = self.handle
         try:
             for at in range(0, size, DM_BYTES_AT_ONCE):
                 piece = bytes(source[at : min(size, at + DM_BYTES_AT_ONCE)])
@@ -123,7 +118,7 @@ class DM(VerbObject):
     def copy_from_dm(self, dm_offset: IntLike, length: IntLike) -> bytes:
         """Load `length` bytes."""
         start, size = self._range(dm_offset, length)
-        handle, pieces = self._handle, []
+        handle, pieces = self.handle, []
         try:
             for at in range(0, size, DM_BYTES_AT_ONCE):
                 wanted = DmRange(handle, start + at, min(DM_BYTES_AT_ONCE, size - at))
@@ -134,7 +129,7 @@ class DM(VerbObject):
 
     def export_dmabuf_fd(self) -> NoReturn:
         """Refuse: the memory is no file that could be given away."""
-        self._handle  # noqa: B018 - closed memory has none
+        self.handle  # noqa: B018 - closed memory has none
         raise PyverbsRDMAError(
             "Failed to export dmabuf FD for DM",
             errno.EOPNOTSUPP,
@@ -143,7 +138,7 @@ class DM(VerbObject):
 
     def _range(self, offset: IntLike, length: IntLike) -> tuple[int, int]:
         start, size = to_int(offset), to_int(length)
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         if start < 0 or size < 0 or start + size > self._length:
             raise PyverbsUserError(
                 f"{size} bytes at offset {start} reach past the {self._length} of the memory"

@@ -61,5 +61,5 @@ class DMMR(MR):
 
     def view(self) -> NoReturn:
         """Refuse: no process maps the device's memory."""
-        self._handle  # noqa: B018 - a closed region has none
+        self.handle  # noqa: B018 - a closed region has none
         raise PyverbsUserError("the device's memory is not mapped: use read and write")

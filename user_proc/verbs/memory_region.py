@@ -140,31 +140,26 @@ class MR(VerbObject):
     @property
     def buf(self) -> int:
         """The address of the memory."""
-        self._handle  # noqa: B018 - a closed region has none
+        self.handle  # noqa: B018 - a closed region has none
         return self._buf
 
     @property
     def lkey(self) -> int:
         """The key for one's own requests."""
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         return self._keys[0]
 
     @property
     def rkey(self) -> int:
         """The key for the peer's requests."""
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         return self._keys[1]
 
     @property
     def length(self) -> int:
         """Bytes registered."""
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         return self._length
-
-    @property
-    def handle(self) -> int:
-        """The kernel's handle."""
-        return self._handle
 
     def unimport(self) -> None:
         """Drop an imported region, which stays as it is."""
@@ -178,7 +173,7 @@ class MR(VerbObject):
         Of a region with memory of its own the bytes stay readable as long as the view lives, also
         after `close`; memory given by address must outlive the view.
         """
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         if self._own.buffer is not None:
             return self._own.buffer.view[: self._length]
         if not self._buf:
@@ -221,7 +216,7 @@ class MR(VerbObject):
         with self._closing:
             try:
                 pd_handle = 0 if domain is None else domain.handle_for(self._session)
-                request = ReregMr(self._handle, what & _U32, pd_handle, start, size, rights & _U32)
+                request = ReregMr(self.handle, what & _U32, pd_handle, start, size, rights & _U32)
                 made = self._session.call(Registered, IOCTL_REREG_MR, request)
             except VerbRefusal as refusal:
                 code = _rereg_code(refusal)
@@ -271,7 +266,7 @@ class MR(VerbObject):
         return buffer.address
 
     def _check_buffer(self, size: int) -> None:
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         if not self._buf or size < 0:
             raise PyverbsUserError(f"The MR buffer isn't allocated or length {size} is invalid")
 

@@ -113,20 +113,15 @@ class MW(VerbObject):
         self.logger.debug("Allocated ibv_mw, type %s", mwtype2str(self._type))
 
     @property
-    def handle(self) -> int:
-        """The kernel's handle."""
-        return self._handle
-
-    @property
     def rkey(self) -> int:
         """The key for the peer's requests, as of the last `bind_mw`; of type 2, as allocated."""
-        self._handle  # noqa: B018 - a closed window has none
+        self.handle  # noqa: B018 - a closed window has none
         return self._rkey
 
     @property
     def type(self) -> int:
         """An ibv_mw_type."""
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         return self._type
 
     def key_with(self, rkey: int) -> int:

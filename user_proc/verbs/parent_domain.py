@@ -141,11 +141,12 @@ class ParentDomain(PD):
         self.logger.debug("Allocated parent domain")
 
     @property
-    def _handle(self) -> int:
+    def handle(self) -> int:
+        """The handle of the domain it lies on; PyverbsUserError when it is closed."""
         domain = self._domain
         if domain is None:
             raise PyverbsUserError("the ParentDomain is closed")
-        return domain._handle
+        return domain.handle
 
     def queue_allocator(self, resource_type: int) -> QueueAllocator | None:
         """Give who allocates for a queue of this type; None for the library itself."""

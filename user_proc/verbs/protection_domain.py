@@ -57,11 +57,6 @@ class PD(VerbObject):
         self.close()
 
     @property
-    def handle(self) -> int:
-        """The kernel's handle."""
-        return self._handle
-
-    @property
     def pd(self) -> int:
         """The same number: there is no C structure with an address."""
-        return self._handle
+        return self.handle

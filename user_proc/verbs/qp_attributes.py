@@ -10,9 +10,9 @@ from typing import Final
 from shared.verbs_enums import ibv_mtu
 from shared.verbs_enums import ibv_qp_state as state
 from user_proc.verbs.address_attributes import AHAttr
-from user_proc.verbs.argument_types import require
 from user_proc.verbs.base import PyverbsObject
 from user_proc.verbs.c_integers import CField, IntLike, to_int, to_u8, to_u16, to_u32
+from user_proc.verbs.object_fields import CopiedField
 from user_proc.verbs.printing import Line, lines
 from user_proc.verbs.qp_capabilities import QPCap
 from user_proc.verbs.utils import (
@@ -49,6 +49,9 @@ class QPAttr(PyverbsObject):
     alt_port_num = CField(to_u8)
     alt_timeout = CField(to_u8)
     rate_limit = CField(to_u32)
+    cap = CopiedField(QPCap)
+    ah_attr = CopiedField(AHAttr)
+    alt_ah_attr = CopiedField(AHAttr)
 
     def __init__(
         self,
@@ -67,33 +70,6 @@ class QPAttr(PyverbsObject):
         self._cap = QPCap(0, 0, 0, 0, 0)
         self._ah_attr = AHAttr(port_num=0)
         self._alt_ah_attr = AHAttr(port_num=0)
-
-    @property
-    def cap(self) -> QPCap:
-        """The capabilities: a copy."""
-        return self._cap.copy()
-
-    @cap.setter
-    def cap(self, val: QPCap) -> None:
-        self._cap = require("val", val, QPCap).copy()
-
-    @property
-    def ah_attr(self) -> AHAttr:
-        """The path: a copy."""
-        return self._ah_attr.copy()
-
-    @ah_attr.setter
-    def ah_attr(self, val: AHAttr) -> None:
-        self._ah_attr = require("val", val, AHAttr).copy()
-
-    @property
-    def alt_ah_attr(self) -> AHAttr:
-        """The alternate path: a copy."""
-        return self._alt_ah_attr.copy()
-
-    @alt_ah_attr.setter
-    def alt_ah_attr(self, val: AHAttr) -> None:
-        self._alt_ah_attr = require("val", val, AHAttr).copy()
 
     def __str__(self) -> str:
         before: list[Line] = [

@@ -8,10 +8,11 @@ Spec: rdma-core, pyverbs/qp.pyx; ibv_create_qp(3).
 from typing import Any, Final
 
 from shared.verbs_enums import ibv_qp_type
-from user_proc.verbs.argument_types import optional, require
+from user_proc.verbs.argument_types import optional
 from user_proc.verbs.base import PyverbsObject
-from user_proc.verbs.c_integers import CField, IntLike, to_int
+from user_proc.verbs.c_integers import CField, IntLike, to_int, to_u32
 from user_proc.verbs.completion_queue import CompletionQueue
+from user_proc.verbs.object_fields import CopiedField, ObjectField
 from user_proc.verbs.printing import Line, lines
 from user_proc.verbs.pyverbs_error import PyverbsUserError
 from user_proc.verbs.qp_capabilities import QPCap
@@ -37,6 +38,13 @@ class InitAttributes(PyverbsObject):
 
     qp_type = CField(to_int)
     sq_sig_all = CField(to_int)
+    srq = ObjectField(SRQ)
+    cap = CopiedField(QPCap)
+    max_send_wr = CField(to_u32, inside="_cap")
+    max_recv_wr = CField(to_u32, inside="_cap")
+    max_send_sge = CField(to_u32, inside="_cap")
+    max_recv_sge = CField(to_u32, inside="_cap")
+    max_inline_data = CField(to_u32, inside="_cap")
 
     def __init__(
         self,
@@ -75,69 +83,6 @@ class InitAttributes(PyverbsObject):
     @recv_cq.setter
     def recv_cq(self, val: Any) -> None:
         self._recv_cq = _cq("val", val)
-
-    @property
-    def srq(self) -> SRQ | None:
-        """The shared receive queue."""
-        return self._srq
-
-    @srq.setter
-    def srq(self, val: SRQ | None) -> None:
-        self._srq = optional("val", val, SRQ)
-
-    @property
-    def cap(self) -> QPCap:
-        """The capabilities, asked or granted: a copy."""
-        return self._cap.copy()
-
-    @cap.setter
-    def cap(self, val: QPCap) -> None:
-        self._cap = require("val", val, QPCap).copy()
-
-    @property
-    def max_send_wr(self) -> int:
-        """Send requests outstanding."""
-        return self._cap.max_send_wr
-
-    @max_send_wr.setter
-    def max_send_wr(self, val: IntLike) -> None:
-        self._cap.max_send_wr = val
-
-    @property
-    def max_recv_wr(self) -> int:
-        """Receive requests outstanding."""
-        return self._cap.max_recv_wr
-
-    @max_recv_wr.setter
-    def max_recv_wr(self, val: IntLike) -> None:
-        self._cap.max_recv_wr = val
-
-    @property
-    def max_send_sge(self) -> int:
-        """Elements of a send request."""
-        return self._cap.max_send_sge
-
-    @max_send_sge.setter
-    def max_send_sge(self, val: IntLike) -> None:
-        self._cap.max_send_sge = val
-
-    @property
-    def max_recv_sge(self) -> int:
-        """Elements of a receive request."""
-        return self._cap.max_recv_sge
-
-    @max_recv_sge.setter
-    def max_recv_sge(self, val: IntLike) -> None:
-        self._cap.max_recv_sge = val
-
-    @property
-    def max_inline_data(self) -> int:
-        """Bytes a send request can carry itself."""
-        return self._cap.max_inline_data
-
-    @max_inline_data.setter
-    def max_inline_data(self, val: IntLike) -> None:
-        self._cap.max_inline_data = val
 
     def __str__(self) -> str:
         fields: list[Line] = [

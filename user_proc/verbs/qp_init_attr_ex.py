@@ -11,6 +11,7 @@ from typing import Any
 from shared.verbs_enums import ibv_qp_create_flags, ibv_qp_init_attr_mask
 from user_proc.verbs.argument_types import optional
 from user_proc.verbs.c_integers import CField, IntLike, to_u16, to_u32, to_u64
+from user_proc.verbs.object_fields import ObjectField
 from user_proc.verbs.pd import PD
 from user_proc.verbs.printing import lines
 from user_proc.verbs.pyverbs_error import PyverbsUserError
@@ -29,6 +30,8 @@ class QPInitAttrEx(InitAttributes):
     max_tso_header = CField(to_u16)
     source_qpn = CField(to_u32)
     send_ops_flags = CField(to_u64)
+    pd = ObjectField(PD)
+    xrcd = ObjectField(XRCD)
 
     def __init__(
         self,
@@ -59,24 +62,6 @@ class QPInitAttrEx(InitAttributes):
         self.max_tso_header = max_tso_header
         self.source_qpn = source_qpn
         self.send_ops_flags = send_ops_flags
-
-    @property
-    def pd(self) -> PD | None:
-        """The domain."""
-        return self._pd
-
-    @pd.setter
-    def pd(self, val: PD | None) -> None:
-        self._pd = optional("val", val, PD)
-
-    @property
-    def xrcd(self) -> XRCD | None:
-        """The XRC domain."""
-        return self._xrcd
-
-    @xrcd.setter
-    def xrcd(self, val: XRCD | None) -> None:
-        self._xrcd = optional("val", val, XRCD)
 
     @property
     def ind_table(self) -> None:

@@ -155,6 +155,6 @@ class QP(QueuePairLife):
     def _multicast(self, code: int, gid: GID, lid: IntLike, text: str) -> None:
         group = require("gid", gid, GID)
         try:
-            self._session.do(code, Multicast(self._handle, group.raw, to_u16(lid)))
+            self._session.do(code, Multicast(self.handle, group.raw, to_u16(lid)))
         except VerbRefusal as refusal:
             raise refusal.error(text) from refusal

@@ -139,25 +139,25 @@ class QueuePairLife(VerbObject):
     @property
     def qp_type(self) -> int:
         """An ibv_qp_type."""
-        self._handle  # noqa: B018 - a closed queue pair has none
+        self.handle  # noqa: B018 - a closed queue pair has none
         return self._qp_type
 
     @property
     def qp_state(self) -> int:
         """The state after the last modify or query."""
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         return self._state
 
     @property
     def qp_num(self) -> int:
         """Its number."""
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         return self._qpn
 
     @property
     def qp(self) -> int:
         """The kernel's handle: there is no C structure with an address."""
-        return self._handle
+        return self.handle
 
     # States
 
@@ -189,7 +189,7 @@ class QueuePairLife(VerbObject):
         self._modify(attr, to_int(comp_mask), "Failed to modify QP")
 
     def _modify(self, attr: QPAttr, bits: int, text: str) -> None:
-        request = modify_request(self._handle, attr, bits)
+        request = modify_request(self.handle, attr, bits)
         try:
             self._session.do(IOCTL_MODIFY_QP, request)
         except VerbRefusal as refusal:
@@ -203,7 +203,7 @@ class QueuePairLife(VerbObject):
         """Query every attribute as it is now, and what the queue pair was created with."""
         to_int(attr_mask)
         try:
-            answer = self._session.call(QpAttributes, IOCTL_QUERY_QP, Object(self._handle))
+            answer = self._session.call(QpAttributes, IOCTL_QUERY_QP, Object(self.handle))
         except VerbRefusal as refusal:
             raise refusal.error("Failed to query QP") from refusal
         self._state = answer.qp_state

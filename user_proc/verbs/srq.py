@@ -159,17 +159,12 @@ class SRQ(VerbObject):
     @property
     def srq(self) -> int:
         """The kernel's handle: there is no C structure with an address."""
-        return self._handle
-
-    @property
-    def handle(self) -> int:
-        """The kernel's handle."""
-        return self._handle
+        return self.handle
 
     def query(self) -> SrqAttr:
         """Query size and limit; the limit is 0 after its event."""
         try:
-            answer = self._session.call(SrqAttributes, IOCTL_QUERY_SRQ, Object(self._handle))
+            answer = self._session.call(SrqAttributes, IOCTL_QUERY_SRQ, Object(self.handle))
         except VerbRefusal as refusal:
             raise refusal.error("Failed to query SRQ") from refusal
         return SrqAttr(answer.max_wr, answer.max_sge, answer.srq_limit)
@@ -177,7 +172,7 @@ class SRQ(VerbObject):
     def modify(self, attr: SrqAttr, comp_mask: IntLike) -> None:
         """Arm the limit event (IBV_SRQ_LIMIT); this device does not resize."""
         wanted = require("attr", attr, SrqAttr)
-        request = ModifySrq(self._handle, to_int(comp_mask) & _U32, wanted.max_wr, wanted.srq_limit)
+        request = ModifySrq(self.handle, to_int(comp_mask) & _U32, wanted.max_wr, wanted.srq_limit)
         try:
             self._session.do(IOCTL_MODIFY_SRQ, request)
         except VerbRefusal as refusal:
@@ -185,13 +180,13 @@ class SRQ(VerbObject):
 
     def get_srq_num(self) -> int:
         """Give the number a sender puts into its XRC requests."""
-        self._handle  # noqa: B018 - a closed queue has none
+        self.handle  # noqa: B018 - a closed queue has none
         return self._number
 
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
         """Post a chain of receives; on an error `bad_wr` becomes the one that failed."""
         first, bad = require("wr", wr, RecvWR), optional("bad_wr", bad_wr, RecvWR)
-        self._handle  # noqa: B018
+        self.handle  # noqa: B018
         if self._session.trouble:
             raise self._session.trouble_error(_POST_TEXT)
         post_receives(self.ring, first, bad, self._max_sge, _POST_TEXT)

@@ -8,6 +8,7 @@ from user_proc.verbs.argument_types import optional
 from user_proc.verbs.base import PyverbsObject
 from user_proc.verbs.c_integers import CField, IntLike, ReadOnly, to_int, to_u32
 from user_proc.verbs.completion_queue import CompletionQueue
+from user_proc.verbs.object_fields import ObjectField
 from user_proc.verbs.pd import PD
 from user_proc.verbs.xrcd import XRCD
 
@@ -26,18 +27,17 @@ class SrqAttr(PyverbsObject):
         self.srq_limit = srq_limit
 
 
-class SrqInitAttr(PyverbsObject):
-    """ibv_srq_init_attr; without `attr` all is 0."""
+class InitAttributes(PyverbsObject):
+    """What both kinds of init attributes have."""
 
     max_wr = ReadOnly()
     max_sge = ReadOnly()
     srq_limit = ReadOnly()
 
-    def __init__(self, attr: SrqAttr | None = None) -> None:
+    def __init__(self, max_wr: int, max_sge: int, srq_limit: int) -> None:
         super().__init__()
-        given = optional("attr", attr, SrqAttr) or SrqAttr(0, 0, 0)
-        self.grant(given.max_wr, given.max_sge)
-        self._srq_limit = given.srq_limit
+        self.grant(max_wr, max_sge)
+        self._srq_limit = srq_limit
 
     def grant(self, max_wr: int, max_sge: int) -> None:
         """Take what was granted."""
@@ -45,57 +45,29 @@ class SrqInitAttr(PyverbsObject):
         self._max_sge = max_sge
 
 
-class SrqInitAttrEx(PyverbsObject):
+class SrqInitAttr(InitAttributes):
+    """ibv_srq_init_attr; without `attr` all is 0."""
+
+    def __init__(self, attr: SrqAttr | None = None) -> None:
+        given = optional("attr", attr, SrqAttr) or SrqAttr(0, 0, 0)
+        super().__init__(given.max_wr, given.max_sge, given.srq_limit)
+
+
+class SrqInitAttrEx(InitAttributes):
     """ibv_srq_init_attr_ex."""
 
-    max_wr = ReadOnly()
-    max_sge = ReadOnly()
-    srq_limit = ReadOnly()
     comp_mask = CField(to_u32)
     srq_type = CField(to_int)
     max_num_tags = CField(to_u32)
     max_ops = CField(to_u32)
+    pd = ObjectField(PD)
+    xrcd = ObjectField(XRCD)
+    cq = ObjectField(CompletionQueue)
 
     def __init__(self, max_wr: IntLike = 100, max_sge: IntLike = 1, srq_limit: IntLike = 0) -> None:
-        super().__init__()
-        self.grant(to_u32(max_wr), to_u32(max_sge))
-        self._srq_limit = to_u32(srq_limit)
+        super().__init__(to_u32(max_wr), to_u32(max_sge), to_u32(srq_limit))
         self.comp_mask = 0
         self.srq_type = int(ibv_srq_type.IBV_SRQT_BASIC)
         self.max_num_tags = 0
         self.max_ops = 0
-        self._pd: PD | None = None
-        self._xrcd: XRCD | None = None
-        self._cq: CompletionQueue | None = None
-
-    @property
-    def pd(self) -> PD | None:
-        """The domain."""
-        return self._pd
-
-    @pd.setter
-    def pd(self, val: PD | None) -> None:
-        self._pd = optional("val", val, PD)
-
-    @property
-    def xrcd(self) -> XRCD | None:
-        """The XRC domain."""
-        return self._xrcd
-
-    @xrcd.setter
-    def xrcd(self, val: XRCD | None) -> None:
-        self._xrcd = optional("val", val, XRCD)
-
-    @property
-    def cq(self) -> CompletionQueue | None:
-        """The completion queue of an XRC queue."""
-        return self._cq
-
-    @cq.setter
-    def cq(self, val: CompletionQueue | None) -> None:
-        self._cq = optional("val", val, CompletionQueue)
-
-    def grant(self, max_wr: int, max_sge: int) -> None:
-        """Take what was granted."""
-        self._max_wr = max_wr
-        self._max_sge = max_sge
+        self.pd = self.xrcd = self.cq = None

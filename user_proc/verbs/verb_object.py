@@ -30,8 +30,8 @@ class VerbObject(Parent):
         session.require_usable()  # before any memory is asked for
 
     @property
-    def _handle(self) -> int:
-        """The kernel's handle; PyverbsUserError when it is closed."""
+    def handle(self) -> int:
+        """The kernel's handle, counted in its context; PyverbsUserError when it is closed."""
         resource = self._resource
         if resource is None:
             raise PyverbsUserError(f"the {self.KIND} is closed")
@@ -42,7 +42,7 @@ class VerbObject(Parent):
 
         Handles are counted in each context, so the driver would take it for one of its own.
         """
-        handle = self._handle
+        handle = self.handle
         if self._session is not session:
             reason = f"the {self.KIND} is another context's"
             raise VerbRefusal(errno.EINVAL, reason, detail=_NOTHING_CHANGED)
@@ -78,7 +78,7 @@ class VerbObject(Parent):
 
     def _shown(self) -> str:
         """Give what `str` tells of an object that is open."""
-        return f"{self.KIND}\n" + lines(22, [("Handle", self._handle)])
+        return f"{self.KIND}\n" + lines(22, [("Handle", self.handle)])
 
     def __del__(self) -> None:
         resource = getattr(self, "_resource", None)

@@ -26,14 +26,6 @@ LATENCY = TransferRun("post_to_poll", 64, 20, 3, 1, 1, 0, 4)
 STREAM = TransferRun("msg_rate", 64, 320, 32, 64, 16, 0, 4)
 
 
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
-    built = Machine(KernelSettings(verifier=True, seed=5), in_process=True)
-    built.start_hca()
-    yield built
-    built.close()
-
-
 @pytest.fixture
 def process(machine: Machine) -> Iterator[UserProcess]:
     with UserProcess.in_process(machine.connect_in_process("transfers")) as connected:

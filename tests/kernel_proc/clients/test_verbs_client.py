@@ -79,14 +79,6 @@ COMMANDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
-    built = Machine(KernelSettings(verifier=True, seed=5), in_process=True)
-    built.start_hca()
-    yield built
-    built.close()
-
-
 @pytest.fixture
 def process(machine: Machine) -> Iterator[UserProcess]:
     with UserProcess.in_process(machine.connect_in_process("verbs client")) as connected:

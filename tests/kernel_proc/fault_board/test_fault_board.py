@@ -150,7 +150,7 @@ def test_a_list_says_what_was_asked_for(asker: Asker):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (Fault("nonsense"), "there is no fault 'nonsense': it is one of command-fails"),
+        (Fault("nonsense"), "there is no fault 'nonsense': 'softhca fault points' lists them"),
         (Fault("ack-lost", part="header"), "ack-lost has no part"),
         (Fault("command-fails"), "command-fails needs status"),
         (Fault("command-fails", status="SAD"), "no command ends with 'SAD'"),

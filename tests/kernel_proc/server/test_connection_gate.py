@@ -39,7 +39,10 @@ class Door:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "r"
         self.sessions: Counter[int] = Counter()
-        self.gate = ConnectionGate(lambda: self.sessions, str(self.path), ALLOWED, STRANGERS)
+        self.asked: deque[Callable[[], object]] = deque()
+        self.gate = ConnectionGate(
+            lambda: self.sessions, str(self.path), ALLOWED, STRANGERS, self.asked.append
+        )
         self.socket = RequestSocket()
         self.socket.bind(f"ipc://{self.path}", self.gate)
         self.knocking: list[socket.socket] = []
@@ -50,6 +53,12 @@ class Door:
         connection.settimeout(SECONDS)
         self.knocking.append(connection)
         return connection
+
+    def serve(self) -> None:
+        """Do what the dispatcher does: the ROUTER's thread is the test's own."""
+        self.socket.drain()
+        while self.asked:
+            self.asked.popleft()()
 
     def becomes(self, predicate: Callable[[], bool]) -> None:
         ticks = threading.Event()
@@ -172,22 +181,6 @@ def shake_hands(connection: socket.socket) -> None:
     assert connection.recv(1000)
 
 
-def test_a_message_without_end_costs_its_process_connections_and_sessions(door: Door):
-    flooded: list[int] = []
-    door.gate._on_flood = flooded.append
-    door.gate._flood_bytes = private_bytes() + (32 << 20)
-    bad, good = door.knock(), door.knock()
-    door.sessions[os.getpid()] = 1
-    shake_hands(bad)
-    shake_hands(good)
-    frame = b"\x03" + struct.pack(">Q", 1 << 16) + bytes(1 << 16)  # long, more to come
-    with pytest.raises(OSError, match=r"[Bb]roken pipe|reset"):
-        deque((bad.sendall(frame) for _ in range(1 << 17)), maxlen=0)
-    door.becomes(lambda: flooded == [os.getpid()])
-    assert door.gate.inspect()["floods"] == 1
-    door.becomes(lambda: door.gate.inspect()["connections"] == 0)
-
-
 def run_alone(request: pytest.FixtureRequest) -> bool:
     """Run the test in a process whose memory no other test uses; True in that process."""
     if ALONE in os.environ:
@@ -203,6 +196,32 @@ def run_alone(request: pytest.FixtureRequest) -> bool:
     )
     assert done.returncode == 0, done.stdout
     return False
+
+
+@pytest.mark.processes
+def test_a_message_without_end_costs_its_process_connections_and_sessions(
+    door: Door, request: pytest.FixtureRequest
+):
+    if not run_alone(request):
+        return
+    flooded: list[int] = []
+    door.gate._on_flood = flooded.append
+    door.gate._flood_bytes = private_bytes() + (32 << 20)
+    bad, good = door.knock(), door.knock()
+    door.sessions[os.getpid()] = 1
+    shake_hands(bad)
+    shake_hands(good)
+    frame = b"\x03" + struct.pack(">Q", 1 << 16) + bytes(1 << 16)  # long, more to come
+    with pytest.raises(OSError, match=r"[Bb]roken pipe|reset"):
+        deque((bad.sendall(frame) for _ in range(1 << 17)), maxlen=0)
+
+    def found() -> bool:
+        door.serve()
+        return flooded == [os.getpid()]
+
+    door.becomes(found)
+    assert door.gate.inspect()["floods"] == 1
+    door.becomes(lambda: door.gate.inspect()["connections"] == 0)
 
 
 def test_what_a_message_without_end_leaves_is_given_back(
@@ -232,7 +251,9 @@ MORE = b"\x01\x01x"  # a frame of one byte, with more to come
 LAST = b"\x00\x01x"
 
 
-def test_who_finishes_messages_floods_nobody(door: Door, monkeypatch: pytest.MonkeyPatch):
+def test_who_finishes_messages_is_not_among_the_first_suspects(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+):
     """However much comes from one that is seen sending all the time."""
     monkeypatch.setattr(connection_gate, "_has_input", lambda descriptor: True)
     sends: list[Callable[[], object]] = []
@@ -242,11 +263,28 @@ def test_who_finishes_messages_floods_nobody(door: Door, monkeypatch: pytest.Mon
     pause = SimpleNamespace(sleep=lambda _: sends[0](), monotonic=time.monotonic)
     monkeypatch.setattr(connection_gate, "time", pause)
     sends.append(lambda: (busy.sendall(LAST), take(door)))
-    assert not door.gate._stop_floods()
+    assert door.gate._seen_sending() == []
     sends[0] = lambda: busy.sendall(MORE)
+    assert door.gate._seen_sending() == [os.getpid()]
+
+
+def test_who_is_merely_seen_sending_keeps_its_sessions(door: Door, monkeypatch: pytest.MonkeyPatch):
+    """A busy machine leaves everybody's bytes lying: it costs a connection, and no more."""
+    flooded: list[int] = []
+    door.gate._on_flood = flooded.append
+    monkeypatch.setattr(connection_gate, "_has_input", lambda descriptor: True)
+    innocent = door.knock()
+    shake_hands(innocent)
+    door.settled(1)
     door.gate._flood_bytes = 0
-    door.becomes(lambda: door.gate.floods == 1)
-    assert is_turned_away(busy)
+    assert is_turned_away(innocent)
+
+    def is_judged() -> bool:
+        door.serve()
+        return not door.gate._suspects.has_been_cut
+
+    door.becomes(is_judged)
+    assert (flooded, door.gate.floods) == ([], 0)
 
 
 def take(door: Door) -> None:
@@ -281,7 +319,7 @@ def test_who_has_stopped_in_a_message_without_end_is_found_by_trying(
         door.gate._flood_bytes = before + (16 << 20)
 
         def found() -> bool:
-            door.socket.drain()  # libzmq ends what it has of a peer in the thread that reads
+            door.serve()
             return bool(flooded)
 
         door.becomes(found)
@@ -290,6 +328,55 @@ def test_who_has_stopped_in_a_message_without_end_is_found_by_trying(
     assert door.gate.floods == 1
     assert is_turned_away(bad)
     door.becomes(lambda: private_bytes() < before + (16 << 20))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("ends_by", ["leaving", "finishing"])
+def test_who_gives_memory_back_while_another_is_judged_costs_that_one_nothing(
+    door: Door, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, ends_by: str
+):
+    """Of two processes the innocent is cut just as the other gives back what it held."""
+    if not run_alone(request):
+        return
+    flooded: list[int] = []
+    door.gate._on_flood = flooded.append
+    cut: list[int] = []
+    turn_out = door.gate._turn_out
+    bad = door.knock()
+    shake_hands(bad)
+    before = private_bytes()
+    frame = b"\x03" + struct.pack(">Q", 1 << 16) + bytes(1 << 16)
+    for _ in range(1 << 10):
+        bad.sendall(frame)
+    door.becomes(lambda: private_bytes() > before + (48 << 20))
+
+    def give_back(pid: int) -> None:
+        cut.append(pid)
+        if ends_by == "leaving":
+            bad.shutdown(socket.SHUT_RDWR)
+        else:
+            bad.sendall(LAST)
+        turn_out(pid)
+
+    monkeypatch.setattr(door.gate, "_turn_out", give_back)
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); "
+        "s.connect(sys.argv[1]); s.recv(10); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(door.path)], stdin=subprocess.PIPE
+    ) as innocent:
+        door.settled(2)
+        door.gate._flood_bytes = before + (16 << 20)
+
+        def is_over() -> bool:
+            door.serve()
+            return private_bytes() < before + (16 << 20) and not door.gate._suspects.has_been_cut
+
+        door.becomes(is_over)
+        innocent.communicate()
+    assert cut == [innocent.pid]
+    assert (flooded, door.gate.floods) == ([], 0)
 
 
 def test_memory_that_is_merely_much_costs_everybody_one_connection_and_nobody_a_session(

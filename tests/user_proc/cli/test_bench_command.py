@@ -6,53 +6,28 @@ import io
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shared.connection_file import runtime_root
+from tests.user_proc.cli.command_ends import (
+    end_of,
+    ends_with_all_it_started,
+    leftovers,
+    wait_for_children,
+)
 from tests.user_proc.cli.conftest import COMMAND, environment
-from user_proc.bench.table_view import HEADING
-from user_proc.run_document import load_strict
+from user_proc.run_document import HEADING, load_strict
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Begin = Callable[..., subprocess.Popen[str]]
-
-
-def leftovers() -> list[Path]:
-    return sorted(runtime_root().glob("bench-*"))
-
-
-def children_of(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-            found += map(int, (task / "children").read_text().split())
-    return found
-
-
-def wait_for_children(pid: int, count: int) -> list[int]:
-    """Return the children of the benchmark once there are `count`; look often, not for long."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        found = children_of(pid)
-        if len(found) >= count:
-            return found
-        os.sched_yield()
-    raise AssertionError(f"no {count} children")
-
-
-def end_of(descriptor: int, seconds: float) -> bool:
-    return bool(select.select([descriptor], [], [], seconds)[0])
 
 
 # --- output -----------------------------------------------------------------------------------
@@ -227,19 +202,7 @@ def test_a_runtime_folder_open_to_all_is_one_sentence(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_a_signal_ends_all_it_started_within_a_second(begin: Begin, number: int, code: int):
-    process = begin("bench", "--quick")
-    children = wait_for_children(process.pid, 2)
-    descriptors = [os.pidfd_open(pid) for pid in children]
-    try:
-        begun = time.monotonic()
-        os.killpg(process.pid, number)
-        assert process.wait(5) == code
-        assert all(end_of(descriptor, 1.0) for descriptor in descriptors)
-        assert time.monotonic() - begun < 1.0
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-    assert leftovers() == []
+    ends_with_all_it_started(begin("bench", "--quick"), number, code, 1.0)
 
 
 def test_an_impatient_second_ctrl_c_does_not_stop_the_cleaning(begin: Begin):

@@ -6,16 +6,14 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.user_proc.cli.test_bench_command import end_of, leftovers, wait_for_children
-from user_proc.bench.table_view import HEADING
+from tests.user_proc.cli.command_ends import ends_with_all_it_started, leftovers
 from user_proc.bench.verbs.verb_programs import every_verb
-from user_proc.run_document import load_strict
+from user_proc.run_document import HEADING, load_strict
 from user_proc.transport.kernel_starter import start_kernel
 
 pytestmark = pytest.mark.processes
@@ -103,16 +101,7 @@ def test_a_kernel_that_does_not_run_is_one_sentence(softhca: Run):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_its_end_leaves_nothing(begin: Begin, number: int):
-    process = begin("bench", "verbs", "--quick", "--processes", "16")
-    children = wait_for_children(process.pid, 2)
-    descriptors = [os.pidfd_open(pid) for pid in children]
-    try:
-        begun = time.monotonic()
-        os.killpg(process.pid, number)
-        assert process.wait(5) == (130 if number == signal.SIGINT else -number)
-        assert all(end_of(descriptor, 5.0) for descriptor in descriptors)
-        assert time.monotonic() - begun < 5.0
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-    assert leftovers() == []
+    code = 130 if number == signal.SIGINT else -number
+    ends_with_all_it_started(
+        begin("bench", "verbs", "--quick", "--processes", "16"), number, code, 5.0
+    )

@@ -20,6 +20,20 @@ def test_a_column_without_any_text_may_go():
     assert list(lines_of((Column("one", "ONE"),), [{"one": None}])) == ["ONE", ""]
 
 
+def test_counts_of_things_stand_right():
+    columns = (Column("one", "ONE", lambda things: str(len(things))),)
+    assert list(lines_of(columns, [{"one": []}, {"one": [1] * 10}])) == ["ONE", "  0", " 10"]
+
+
+def test_columns_that_a_width_has_no_room_for_stand_below_beside_the_first():
+    columns = [Column(name, name.upper()) for name in ("a", "b", "c", "d")]
+    rows = [{"a": 1, "b": 2, "c": "xxxxxx", "d": "yyyyyy"}]
+    whole = ["A  B  C       D", "1  2  xxxxxx  yyyyyy"]
+    assert list(lines_of(columns, rows)) == list(lines_of(columns, rows, 20)) == whole
+    two = ["A  B  C", "1  2  xxxxxx", "", "A  B  D", "1  2  yyyyyy"]
+    assert list(lines_of(columns, rows, 19)) == list(lines_of(columns, rows, 1)) == two
+
+
 def test_labels_stand_above_each_other():
     pairs = [("a:", 1), ("long:", True), ("", "more")]
     assert list(labelled(pairs, 2)) == ["  a:     1", "  long:  yes", "         more"]

@@ -46,7 +46,7 @@ def test_the_life_of_faults(softhca: Run, kernel: StartedKernel, tmp_path: Path)
     assert json.loads(done.stdout) == {"name": name, "numbers": [3]}
     done = softhca("fault", "list", "--name", name)
     assert [line.split() for line in done.stdout.splitlines()] == [
-        ["#", "point", "set", "with", "calls", "hits"],
+        ["#", "POINT", "SET", "WITH", "CALLS", "HITS"],
         ["1", "ack-lost", "every=10", "0", "0"],
         ["2", "kernel-slow", "process=nobody", "time=1ms", "lasts=500000ms", "0", "0"],
         ["3", "command-late", "nth=5", "time=20ms", "0", "0"],
@@ -67,7 +67,10 @@ def test_what_cannot_be_set_is_one_sentence(softhca: Run, kernel: StartedKernel)
     assert json.loads(done.stdout) == {"error": sentence}
     for arguments, code in (
         (("set",), 2),
-        (("set", "ack-lost", "every"), 1),
+        (("set", "ack-lost", "every"), 2),
+        (("set", "ack-lost", "every=x"), 2),
+        (("set", "no-such-point"), 2),
+        (("clear", "no-such-point"), 2),
         (("list", "--name", "never-started"), 3),
     ):
         done = softhca("fault", *arguments)

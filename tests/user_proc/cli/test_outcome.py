@@ -10,8 +10,13 @@ from typing import NoReturn
 import pytest
 
 from shared.nt_status import STATUS_ACCESS_DENIED
+from user_proc.cli.main import app
 from user_proc.cli.outcome import Ended, ending_signals, report_errors
 from user_proc.errors import KernelNotRunning, NtStatusError, SofthcaError
+
+
+def run(arguments: list[str]) -> object:
+    return app(arguments, prog_name="softhca", standalone_mode=False)
 
 
 def raising(error: BaseException) -> Callable[[], NoReturn]:
@@ -44,6 +49,36 @@ def test_an_error_is_one_sentence_and_a_code(
     assert printed.err.startswith(words)
     assert printed.err.count("\n") == (1 if words else 0)
     assert printed.out == ""
+
+
+def test_a_wrong_command_line_is_one_sentence_that_names_the_help_page(
+    capsys: pytest.CaptureFixture[str],
+):
+    for arguments, sentence in (
+        (["nosuch"], "No such command 'nosuch'; see 'softhca --help'"),
+        (["show", "--lim"], "No such option: --lim (Possible options: --limit); see 'softhca show"),
+        (["show", "qp", "--limit", "x"], "Invalid value for '--limit': Input should be a valid"),
+        (["launch"], "Missing argument 'FILE'; see 'softhca launch --help'"),
+        (["kernel", "set-port", "1"], "Invalid value: nothing to set: name --pkey"),
+        (["kernel", "set-port", "1", "--pkey", "3"], "Invalid value: '3': write INDEX=VALUE"),
+    ):
+        code = report_errors(lambda given=arguments: run(given))
+        told = capsys.readouterr()
+        assert (code, told.out, told.err.count("\n")) == (2, "", 1), arguments
+        assert told.err.startswith(f"softhca: {sentence}")
+
+
+def test_a_group_without_a_command_prints_its_help_alone(capsys: pytest.CaptureFixture[str]):
+    assert report_errors(lambda: run(["kernel"])) == 2
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert "reset-hca" in told.out
+
+
+def test_a_command_that_ends_early_has_its_code(capsys: pytest.CaptureFixture[str]):
+    assert report_errors(lambda: run(["--version"])) == 0
+    assert capsys.readouterr().out.startswith("softhca ")
+    assert report_errors(lambda: run(["show", "nonsense"])) == 2
 
 
 def test_no_error_is_zero():

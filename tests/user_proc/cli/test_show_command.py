@@ -82,7 +82,7 @@ def test_every_kind_is_shown_in_words_and_as_data(softhca: Run, kernel: StartedK
         for kind in KINDS:
             assert TABLES[kind].rows(state), kind
         handles = {kind: TABLES[kind].rows(state)[0]["handle"] for kind in OBJECT_KINDS}
-        assert handles == {kind: getattr(made, kind)._handle for kind in OBJECT_KINDS}
+        assert handles == {kind: getattr(made, kind).handle for kind in OBJECT_KINDS}
 
 
 def test_the_device_is_a_process(softhca: Run, kernel: StartedKernel):

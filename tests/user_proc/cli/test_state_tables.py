@@ -79,7 +79,7 @@ def test_the_kinds_of_the_help_page_are_the_tables():
 @pytest.mark.parametrize("kind", OBJECT_KINDS)
 def test_an_object_is_shown_with_its_owner(inside: Inside, objects: Objects, kind: str):
     (row,) = inside.rows(kind)
-    assert row["handle"] == getattr(objects, kind)._handle
+    assert row["handle"] == getattr(objects, kind).handle
     assert row["session"] == inside.process.session
     assert row["pid"] == os.getpid()
     heading, line = inside.lines(kind)

@@ -79,7 +79,8 @@ def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, words: str):
     [
         ({"speed": 1}, "a fault has no 'speed'"),
         ({"nth": 0}, "it lies above 0"),
-        ({"nth": "x"}, "nth of ack-lost cannot be 'x'"),
+        ({"nth": "x"}, "nth of ack-lost cannot be 'x': it is a whole number"),
+        ({"probability": "often"}, "cannot be 'often': a probability lies above 0"),
         ({"nth": True}, "a whole number"),
         ({"nth": 1 << 32}, "below 2**32"),
         ({"probability": "110%"}, "a probability"),

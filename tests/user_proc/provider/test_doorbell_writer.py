@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from shared import doorbell_layout, spin_window
+from shared import doorbell_layout
 from tests.user_proc.provider.device_side import DeviceSide
 from user_proc.provider import doorbell_writer
 
@@ -100,25 +100,25 @@ def test_an_empty_look_yields_as_the_hint_says_and_tells_a_dead_device(
     assert len(yields) == 2
 
 
-@pytest.mark.parametrize(("taken_ns", "may"), [(50_000, True), (50_001, False)])
-def test_after_a_yield_that_came_back_late_nobody_looks_on_for_a_while(
-    device: DeviceSide, monkeypatch: pytest.MonkeyPatch, taken_ns: int, may: bool
+@pytest.mark.parametrize("late", [False, True])
+def test_after_a_yield_that_came_back_late_it_is_crowded_for_a_while(
+    device: DeviceSide, monkeypatch: pytest.MonkeyPatch, late: bool
 ):
-    now = 1_000_000_000
+    now, taken = 1_000_000_000, doorbell_writer.LATE_NS + late
 
     def yield_core() -> None:
         nonlocal now
-        now += taken_ns
+        now += taken
 
     monkeypatch.setattr(doorbell_writer.os, "sched_yield", yield_core)
-    for module in (doorbell_writer, spin_window):
-        monkeypatch.setattr(module, "now_ns", lambda: now)
+    monkeypatch.setattr(doorbell_writer, "now_ns", lambda: now)
     writer = device.writer()
-    assert writer.may_look_on
+    assert not writer.is_crowded
     assert writer.rest(1)
-    assert writer.may_look_on == may
-    now += spin_window.REST_NS
-    assert writer.may_look_on
+    assert writer.is_crowded == late
+    taken, now = 0, now + doorbell_writer.CROWDED_NS
+    assert writer.rest(2)
+    assert not writer.is_crowded
 
 
 def test_now_and_then_a_poller_leaves_the_processor_of_an_hca_that_is_awake(

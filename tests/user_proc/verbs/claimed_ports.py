@@ -5,23 +5,20 @@ from typing import Final
 
 from tests.user_proc.verbs.claimed_flags import bad_pkey_cntr, bad_qkey_cntr
 from tests.user_proc.verbs.claimed_limits import (
-    PROT_ERR,
-    Check,
     equals,
-    made_or,
     no_raw_packets,
     node_guid,
     pkey_tbl_len,
 )
-from tests.user_proc.verbs.claims import (
-    OK,
-    Claims,
-)
+from tests.user_proc.verbs.claimed_queues import made_or
+from tests.user_proc.verbs.claims import OK, Check, Claims
 from tests.user_proc.verbs.extended_program import refused
 from user_proc.verbs import enums as e
 from user_proc.verbs.addr import AH
 from user_proc.verbs.device import DM, AllocDmAttr
 from user_proc.verbs.wr import SGE, RecvWR, SendWR
+
+PROT_ERR: Final = int(e.IBV_WC_LOC_PROT_ERR)
 
 # Of what is beyond the plain attributes
 

@@ -131,6 +131,10 @@ class Claims:
         return AHAttr(dlid=self.context.query_port(port).lid, port_num=port, **more)
 
 
+#: What tries a claim, and asserts.
+Check = Callable[[Claims], None]
+
+
 def multicast_address(c: Claims, gid: GID = GROUP) -> AHAttr:
     """Give the address of a multicast group."""
     return AHAttr(dlid=GROUP_LID, is_global=1, port_num=1, gr=GlobalRoute(dgid=gid))

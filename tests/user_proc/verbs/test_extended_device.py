@@ -131,7 +131,7 @@ def test_queue_memory_that_no_queue_can_lie_in(context: Context):
     pd.close()  # the domain on it first, and what is on that
     for closed in (qp, domain):
         with pytest.raises(PyverbsUserError, match="closed"):
-            closed._handle  # noqa: B018
+            closed.handle  # noqa: B018
 
 
 def test_parent_domains_that_cannot_be(context: Context, process: UserProcess):

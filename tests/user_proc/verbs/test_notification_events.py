@@ -129,7 +129,7 @@ def test_asynchronous_events_name_their_type_and_are_asked_for_when_wanted(
     assert not wire.pended[IOCTL_GET_QP_ASYNC_EVENT]
     assert not readable(context.async_fd)
     qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap()))
-    wire.tell(IOCTL_GET_QP_ASYNC_EVENT, e.IBV_EVENT_COMM_EST, qp._handle)
+    wire.tell(IOCTL_GET_QP_ASYNC_EVENT, e.IBV_EVENT_COMM_EST, qp.handle)
     wire.tell(IOCTL_GET_CA_PORT_EVENT, e.IBV_EVENT_LID_CHANGE)
     take_all(context)
     assert readable(context.async_fd)
@@ -145,7 +145,7 @@ def test_asynchronous_events_name_their_type_and_are_asked_for_when_wanted(
 def test_destroying_waits_for_the_acknowledgement(context: Context, pd: PD, cq: CQ, wire: Wire):
     qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap()))
     assert context.async_fd >= 0
-    wire.tell(IOCTL_GET_QP_ASYNC_EVENT, e.IBV_EVENT_QP_FATAL, qp._handle)
+    wire.tell(IOCTL_GET_QP_ASYNC_EVENT, e.IBV_EVENT_QP_FATAL, qp.handle)
     event = context.get_async_event()
     destroying, done = threading.Event(), threading.Event()
     delivered = wire.answers["destroy_qp"] = lambda request: (
@@ -171,7 +171,7 @@ def test_an_interrupted_wait_for_acknowledgement_leaves_the_object_destroyed(
 ):
     qp = QP(pd, QPInitAttr(e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap()))
     assert context.async_fd >= 0
-    wire.tell(IOCTL_GET_QP_ASYNC_EVENT, e.IBV_EVENT_QP_FATAL, qp._handle)
+    wire.tell(IOCTL_GET_QP_ASYNC_EVENT, e.IBV_EVENT_QP_FATAL, qp.handle)
     event = context.get_async_event()
 
     def interrupted(self: EventCounts, *arguments: object) -> None:

@@ -8,7 +8,14 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from user_proc.bench.row_results import STEADY, Measured, in_us, known_us, spread_of, tail_of
+from user_proc.bench.row_results import (
+    Measured,
+    floor_figures,
+    in_us,
+    known_us,
+    spread_of,
+    tail_of,
+)
 from user_proc.bench.sample_statistics import percentile
 from user_proc.bench.speed.speed_rows import EVENT, RELAY, RELAY_RETURN, SpeedFloor, SpeedSpec
 
@@ -77,7 +84,7 @@ class SpeedResult:
                 "floor": floor.count,
             },
             **spread_of(samples, floor),
-            "marks": ["unsteady"] if self.floor.moved() > STEADY else [],
+            "marks": self.floor.marks(),
         }
 
 
@@ -90,8 +97,6 @@ class SpeedFloorResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the floor as it stands in the document."""
-        samples = self.measured.samples()
-        ordered = samples.ordered()
         return {
             "name": self.spec.name,
             "payload": self.spec.payload,
@@ -99,11 +104,6 @@ class SpeedFloorResult:
             "depth": 1,
             "processes": self.spec.pairs,
             "convention": _CONVENTIONS.get(self.spec.name, "one_copy"),
-            "p50_us": in_us(samples.judged_ns()),
-            "p99_us": known_us(percentile(ordered, 99.0)),
-            "min_us": in_us(ordered[0]),
-            "count": samples.count,
-            "blocks": len(samples.blocks),
-            "moved": round(self.measured.moved(), 3),
+            **floor_figures(self.measured),
             "side": "user",
         }

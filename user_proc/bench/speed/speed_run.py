@@ -20,7 +20,7 @@ from user_proc.bench.speed.speed_kernels import OpenRound, SpeedRound, open_roun
 from user_proc.bench.speed.speed_results import SpeedFloorResult, SpeedResult
 from user_proc.bench.speed.speed_rows import EVENT, LOADED, SpeedFloor, SpeedSpec
 from user_proc.bench.speed.speed_settings import SpeedSettings
-from user_proc.bench.time_share import TimeShare
+from user_proc.bench.time_share import TimeShare, turns
 from user_proc.run_document import RunDocument
 from user_proc.run_provenance import begin_provenance, end_provenance
 
@@ -87,7 +87,7 @@ class SpeedRun:
         row_ns = self._warm_up(transfer, result)
         floor_ns = self._warm_up_floor(transfer)
         for block in range(settings.blocks_per_round):
-            for which in _order(number + block):
+            for which in turns(number + block):
                 limit_ns = min(wanted_ns, time.next_block_ns())
                 if which == "row":
                     row_ns = self._row_block(transfer, result, limit_ns / row_ns)
@@ -154,7 +154,3 @@ def _whole(count: int, spec: SpeedSpec) -> int:
     """Return a count that is whole chains on every queue pair, at least the one asked for."""
     unit = spec.chain * spec.qps if not spec.is_latency else 1
     return -(-count // unit) * unit
-
-
-def _order(number: int) -> tuple[str, str]:
-    return ("floor", "row") if number % 2 == 0 else ("row", "floor")

@@ -11,15 +11,16 @@ from rich.text import Text
 
 from user_proc.bench.speed.speed_rows import KERNEL, LATENCY_OPS
 from user_proc.bench.table_view import (
-    HEADING,
     answer_lines,
     figure,
+    in_columns,
     machine_line,
     mark_lines,
     microseconds_or_dash,
     show,
 )
 from user_proc.bench.wording import payload_text
+from user_proc.run_document import HEADING
 
 Row = Mapping[str, Any]
 
@@ -103,8 +104,9 @@ def _reading_lines(settings: Mapping[str, Any]) -> Iterator[str]:
         "of block medians; - stands where fewer than ten samples lie beyond, ! behind a row with "
         "a mark of its own."
     )
+    spared = f" after the first {settings['spin']}" if settings["spin"] else ""
     yield (
-        f"Pollers yield the processor at every empty look after the first {settings['spin']}. "
+        f"Pollers yield the processor at every empty look{spared}. "
         "ratio: p50 over the floor's, of bandwidths the row's over the copy's."
     )
     for rate in settings["load_verbs_per_s"][-1:]:
@@ -140,11 +142,7 @@ def _order(row: Row) -> tuple[int, ...]:
 
 
 def _line(cells: Iterable[str], columns: Sequence[tuple[str, int]], narrow: bool) -> str:
-    return "  " + "".join(
-        f"{cell:>{width}}"
-        for cell, (name, width) in zip(cells, columns, strict=True)
-        if not (narrow and name in _SPARED)
-    )
+    return "  " + in_columns(cells, columns, _SPARED if narrow else ())
 
 
 def _latency_cells(row: Row) -> Iterator[str]:

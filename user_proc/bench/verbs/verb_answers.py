@@ -66,8 +66,6 @@ def _boundary(rows: list[Row]) -> Answer | None:
             f"the driver waited {microseconds(waited)} us for commands, so "
             f"{share(max(0.0, whole - waited), whole)} were spent outside of them."
         )
-    if not sentences:
-        return None
     return make_answer("Which share of a verb is the boundary?", sentences, figures)
 
 
@@ -94,8 +92,6 @@ def _user_and_kernel(rows: list[Row]) -> Answer | None:
             f"by IOCTL and {microseconds(kernel)} us by direct call, {microseconds(abs(each))} us "
             f"{more} a verb."
         )
-    if not sentences:
-        return None
     return make_answer("What does a verb cost a user beyond a kernel client?", sentences, figures)
 
 
@@ -136,8 +132,6 @@ def _registration(rows: list[Row]) -> Answer | None:
             )
         figures[f"{layout} {memory}"] = part
         sentences.append(sentence + ".")
-    if not sentences:
-        return None
     return make_answer("What does registering memory cost?", sentences, figures)
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 from user_proc.bench.row_plan import FloorSpec
 from user_proc.bench.row_results import (
     CONVENTION,
-    STEADY,
     Measured,
     Usage,
     in_us,
@@ -159,7 +158,7 @@ class VerbResult:
                 "floor": floor.count,
             },
             **spread_of(samples, floor),
-            "marks": ["unsteady"] if self.floor.moved() > STEADY else [],
+            "marks": self.floor.marks(),
         }
 
     def _processor_us(self, name: str) -> float | None:

@@ -19,7 +19,7 @@ from user_proc.bench.progress_view import Progress
 from user_proc.bench.row_plan import FloorSpec
 from user_proc.bench.row_results import FloorResult
 from user_proc.bench.sample_statistics import median
-from user_proc.bench.time_share import TimeShare
+from user_proc.bench.time_share import TimeShare, turns
 from user_proc.bench.timed_loops import Window
 from user_proc.bench.verbs.verb_answers import answers_of
 from user_proc.bench.verbs.verb_kernels import OpenPart, open_part
@@ -116,7 +116,7 @@ class VerbsRun:
         if not slow:
             self._warm_up(group, settings.warmup_passes, known)
         for block in range(blocks):
-            for which in _order(number + block):
+            for which in turns(number + block):
                 if which == "floor":
                     self._floor_block(group, known, time.next_block_ns())
                 else:
@@ -191,7 +191,7 @@ class VerbsRun:
         _prepare(group, program, spec.client, spec.floor, **place)
         self._warm_up(group, 1, results)
         for block in range(self._settings.blocks_per_round):
-            for which in _order(number + block):
+            for which in turns(number + block):
                 limit_ns = time.next_block_ns()
                 if which == "floor":
                     self._floor_block(group, results, limit_ns)
@@ -238,7 +238,7 @@ class VerbsRun:
         echo_ns = median(group.take("floor", Window(settings.floor_operations)).samples)
         result.warmup += len(workers)
         for block in range(settings.blocks_per_round):
-            for which in _order(number + block):
+            for which in turns(number + block):
                 share_ns = time.next_block_ns()
                 one_ns = each_ns if which == "row" else echo_ns
                 count = min(_MOST_OPERATIONS, max(_LEAST_OPERATIONS, round(share_ns / one_ns)))
@@ -316,10 +316,6 @@ def _prepare(
         floor=floor.as_dict(),
         **place,
     )
-
-
-def _order(number: int) -> tuple[str, str]:
-    return ("floor", "row") if number % 2 == 0 else ("row", "floor")
 
 
 def _commands(answer: Mapping[str, Any]) -> list[StepCommands]:

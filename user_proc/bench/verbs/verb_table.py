@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from user_proc.bench.table_view import (
-    HEADING,
     answer_lines,
     figure,
     floor_lines,
+    in_columns,
     machine_line,
     mark_lines,
     microseconds_or_dash,
@@ -23,6 +23,7 @@ from user_proc.bench.table_view import (
 )
 from user_proc.bench.verbs.verb_results import CONTROL_MIX
 from user_proc.bench.wording import payload_text
+from user_proc.run_document import HEADING
 
 Row = Mapping[str, Any]
 
@@ -147,11 +148,7 @@ def _cells(row: Row) -> Iterator[str]:
 
 
 def _line(first: str, cells: Iterable[str], narrow: bool) -> str:
-    return f"  {first:<15}" + "".join(
-        f" {cell:>{width - 1}}"  # a blank at least, however long the cell is
-        for cell, (heading, width) in zip(cells, _COLUMNS, strict=True)
-        if not (narrow and heading in _SPARED)
-    )
+    return f"  {first:<15}" + in_columns(cells, _COLUMNS, _SPARED if narrow else ())
 
 
 def _hanging(line: str, text: str, width: int) -> Text:
