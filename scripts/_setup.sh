@@ -154,7 +154,7 @@ install_project() { # EXTRA
 }
 
 # Every process starts faster for it, also where Python may not keep what it has compiled
-# (PYTHONDONTWRITEBYTECODE). What is changed later Python compiles by itself.
+# (PYTHONDONTWRITEBYTECODE). What is changed later Python compiles by itself, there at each start.
 compile_sources() {
     bounded "$venv/bin/python" "$venv/bin/python" -I -m compileall -q \
         "$root/kernel_proc" "$root/shared" "$root/user_proc" >&2

@@ -63,6 +63,14 @@ class ConnectionLost(SofthcaError):
         self.name = name
 
 
+class ProcessExhausted(SofthcaError):
+    """The system gives this process no more threads, descriptors or memory."""
+
+    def __init__(self, what_failed: str, error: Exception) -> None:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        super().__init__(f"{what_failed}: {reason}; raise this process's limits (ulimit -a)")
+
+
 class KernelStartFailed(SofthcaError):
     """A kernel process was started but did not become ready."""
 

@@ -8,6 +8,7 @@ again. It is closed by `close`, by the `with` statement, or when the interpreter
 then closes every handle and cancels every request of the session.
 """
 
+import errno
 import threading
 import weakref
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from shared.envelope import FLAG_SYNCHRONOUS, KIND_CANCEL
 from shared.ioctl_codes import FILE_READ_ACCESS, FILE_WRITE_ACCESS
 from shared.messages import Welcome
 from shared.nt_status import STATUS_IO_TIMEOUT, STATUS_NOT_FOUND
-from user_proc.errors import KernelRefused, SofthcaError, folder_error
+from user_proc.errors import KernelRefused, ProcessExhausted, SofthcaError, folder_error
 from user_proc.io.completion_port import CompletionPort, create_completion_port
 from user_proc.io.device_handle import DeviceHandle, open_device
 from user_proc.io.event_handle import EventHandle, create_event
@@ -38,6 +39,7 @@ from user_proc.transport.inproc_channel import InprocChannel, InprocDoor, Inproc
 from user_proc.transport.kernel_channel import ChannelCounters, KernelChannel
 from user_proc.transport.lifeline_channel import LifelineChannel, OpenedDoorbells
 
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 _FURTHER_TRIES: Final = 4  # of a Hello that came too late
 
 
@@ -187,7 +189,11 @@ class UserProcess:
         The segment is the same one each time until the HCA is reset. KernelRefused when the
         kernel has no HCA, or the HCA is dead.
         """
-        return MappedDoorbells.map(*self._lifeline.open_doorbells())
+        granted = self._lifeline.open_doorbells()
+        try:
+            return MappedDoorbells.map(*granted)
+        except OSError as error:
+            raise ProcessExhausted("the doorbells cannot be mapped", error) from error
 
     def echo(self, payload: bytes | bytearray | memoryview = b"") -> bytes:
         """Have the kernel's loop send the payload back: what every call costs at least."""
@@ -217,11 +223,22 @@ def _introduce(paths: InstancePaths, memory: OwnMemory) -> LifelineChannel:
     """Connect; again, some times, if the kernel had no patience because so many connect at once."""
     for _ in range(_FURTHER_TRIES):
         try:
-            return LifelineChannel(paths, memory)
+            return _open_lifeline(paths, memory)
         except KernelRefused as refused:
             if refused.status != STATUS_IO_TIMEOUT:
                 raise
-    return LifelineChannel(paths, memory)
+    return _open_lifeline(paths, memory)
+
+
+def _open_lifeline(paths: InstancePaths, memory: OwnMemory) -> LifelineChannel:
+    try:
+        return LifelineChannel(paths, memory)
+    except SofthcaError:  # of which some are OSErrors
+        raise
+    except OSError as error:
+        if error.errno not in _EXHAUSTED:
+            raise
+        raise ProcessExhausted("no connection can be made", error) from error
 
 
 def _own_memory() -> OwnMemory:

@@ -74,7 +74,7 @@ def _as_dict(changes: Sequence["RowChange"], differing: Sequence[str]) -> dict[s
 
 
 def _show(changes: Sequence["RowChange"], differing: Sequence[str]) -> None:
-    from user_proc.bench.table_view import HEADING
+    from user_proc.run_document import HEADING
 
     typer.echo(HEADING)
     if differing:

@@ -106,17 +106,19 @@ def _groups(rows: Sequence[Row], column: _Column) -> dict[str, list[Row]]:
 def _blocks(columns: Sequence[_Column]) -> Iterator[str]:
     """Give as many tables beside each other as fit, below each other, each with the labels.
 
-    A row that has nothing to say in one of them is not in it.
+    A row that has nothing to say in one of them is not in it, unless it is in no other either.
     """
-    labels = columns[: _label_count(columns)]
+    count = _label_count(columns)
+    labels, rest = columns[:count], columns[count:]
+    silent = [not any(texts) for texts in zip(*(one.texts for one in rest), strict=True)]
     block: list[_Column] = []
-    for column in columns[len(labels) :]:
+    for column in rest:
         if block and _width([*labels, *block, column]) > _WIDTH:
-            yield from _part(labels, block)
+            yield from _part(labels, block, silent)
             yield ""
-            block = []
+            block, silent = [], [False] * len(silent)
         block.append(column)
-    yield from _part(labels, block)
+    yield from _part(labels, block, silent)
 
 
 def _label_count(columns: Sequence[_Column]) -> int:
@@ -131,9 +133,12 @@ def _label_count(columns: Sequence[_Column]) -> int:
     return 1
 
 
-def _part(labels: Sequence[_Column], block: Sequence[_Column]) -> Iterator[str]:
-    said = [any(texts) for texts in zip(*(column.texts for column in block), strict=True)]
-    yield from _block([column.only(said) for column in (*labels, *block)])
+def _part(
+    labels: Sequence[_Column], block: Sequence[_Column], silent: Sequence[bool]
+) -> Iterator[str]:
+    texts_of_rows = zip(*(column.texts for column in block), strict=True)
+    shown = [any(texts) or one for texts, one in zip(texts_of_rows, silent, strict=True)]
+    yield from _block([column.only(shown) for column in (*labels, *block)])
 
 
 def _block(columns: Sequence[_Column]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from user_proc.bench.table_view import HEADING
+from user_proc.run_document import HEADING
 from user_proc.stress.stress_programs import program_text
 
 _HEAD: Final = (

@@ -24,10 +24,13 @@ from user_proc.errors import ConnectionClosed, ForkedProcess, NtStatusError, Sof
 from user_proc.transport.burst_port import BurstPort
 from user_proc.transport.completion_table import CompletionTable, Credit, PendingRequest
 from user_proc.transport.listener import CompletionListener
+from user_proc.transport.own_limits import require_descriptors
 from user_proc.transport.request_socket_factory import make_dealer
 from user_proc.transport.thread_port import Payload, ThreadPort
 
 _MAX_THREAD_NUMBER: Final = (1 << (64 - REQUEST_ID_SHIFT)) - 1
+_OF_A_CONTEXT: Final = 10  # descriptors libzmq takes, the first socket among them; or it aborts
+_OF_A_SOCKET: Final = 2
 _PORT_ANSWERS: Final = 64  # one is expected; the rest is room for answers that come late
 
 _RETIRED_KEPT: Final = 64
@@ -153,6 +156,7 @@ class KernelChannel:
             if self.closed:
                 raise ConnectionClosed(self.name)
             try:
+                require_descriptors(_OF_A_SOCKET if self._context else _OF_A_CONTEXT)
                 if self._context is None:
                     self._context = zmq.Context()
                 return make_dealer(self._context, self._endpoint, self.max_payload, _PORT_ANSWERS)

@@ -43,12 +43,13 @@ from user_proc.errors import (
     KernelNotResponding,
     KernelNotRunning,
     KernelRefused,
+    ProcessExhausted,
     ProtocolError,
     SofthcaError,
     folder_error,
 )
 from user_proc.transport.kernel_watch import KernelWatch
-from user_proc.transport.lifeline_packet import close_all, receive_packet
+from user_proc.transport.lifeline_packet import DescriptorsLost, close_all, receive_packet
 from user_proc.transport.whole_call import call_whole
 
 #: What a process is called in a kernel's log and lists, if not by its program.
@@ -273,14 +274,26 @@ class LifelineChannel:
             raise KernelNotResponding(self.name, _ANSWER_SECONDS) from None
         except OSError as error:
             raise self._ended() from error
+        except DescriptorsLost as error:
+            answer = self._decoded(error.data)
+            if isinstance(answer, ArenaGranted):
+                self._abandoned.append(answer.arena)
+            raise ProcessExhausted("what the kernel granted cannot be taken", error) from error
         except MessageError as error:
             raise ProtocolError(f"the kernel's message is malformed: {error}") from error
         if not data:
             raise self._ended()
         try:
-            return decode(data), descriptors
-        except MessageError as error:
+            return self._decoded(data), descriptors
+        except ProtocolError:
             close_all(descriptors)
+            raise
+
+    @staticmethod
+    def _decoded(data: bytes) -> Message:
+        try:
+            return decode(data)
+        except MessageError as error:
             raise ProtocolError(f"the kernel's message is malformed: {error}") from error
 
     def _ended(self) -> SofthcaError:

@@ -21,8 +21,19 @@ _ROOM: Final = socket.CMSG_SPACE(_MAX_DESCRIPTORS * _INT)
 _CUT: Final = socket.MSG_TRUNC | socket.MSG_CTRUNC
 
 
+class DescriptorsLost(Exception):
+    """A packet came without all of its descriptors; `data` is whole."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("too many open files")
+        self.data = data
+
+
 def receive_packet(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """Wait for a packet; no bytes when the peer has gone, MessageError if it was cut."""
+    """Wait for a packet; no bytes when the peer has gone, MessageError if it was cut.
+
+    DescriptorsLost if only the descriptors were: this process has no place for them.
+    """
     data, ancillary, flags, _ = connection.recvmsg(MAX_MESSAGE, _ROOM, socket.MSG_CMSG_CLOEXEC)
     found = array.array("i")
     for level, kind, value in ancillary:
@@ -31,7 +42,9 @@ def receive_packet(connection: socket.socket) -> tuple[bytes, list[int]]:
     descriptors = found.tolist()
     if flags & _CUT:
         close_all(descriptors)
-        raise MessageError("it was cut")
+        if flags & socket.MSG_TRUNC:
+            raise MessageError("it was cut")
+        raise DescriptorsLost(data)
     return data, descriptors
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from shared.envelope import HEADER
 from user_proc.errors import ConnectionClosed, ProtocolError, SofthcaError
 from user_proc.transport.completion_table import CompletionTable
+from user_proc.transport.own_limits import start_thread
 
 if TYPE_CHECKING:
     from user_proc.transport.kernel_channel import KernelChannel
@@ -34,7 +35,7 @@ class CompletionListener(CompletionTable):
         self._thread: Final = threading.Thread(
             target=self._run, name=f"softhca-listener-{channel.name}", daemon=True
         )
-        self._thread.start()
+        start_thread(self._thread)
 
     def close(self) -> None:
         """End the thread, and wait for its end."""

@@ -11,9 +11,11 @@ Rules: any thread. Raw locks and threads: those of `threading` are Python code t
 import _thread
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+
+_BEGIN_SECONDS: Final = 5.0
 
 
 def call_whole(routine: Callable[[], T], undo: Callable[[T], object]) -> T:
@@ -26,7 +28,10 @@ def call_whole(routine: Callable[[], T], undo: Callable[[T], object]) -> T:
             _thread.start_new_thread(errand.run, ())
         except RuntimeError:  # the system has no thread for it, or the interpreter is ending
             errand.run()
-        errand.ended.acquire()
+        # A thread that finds no memory for its first frame ends without a word.
+        if not errand.ended.acquire(timeout=_BEGIN_SECONDS):
+            errand.run()  # unless the thread has begun
+            errand.ended.acquire()
         return errand.result()
     except BaseException:
         errand.give_up()
@@ -36,20 +41,34 @@ def call_whole(routine: Callable[[], T], undo: Callable[[T], object]) -> T:
 class _Errand(Generic[T]):
     """One call: its outcome, and whether somebody still waits for it."""
 
-    __slots__ = ("_error", "_hand_over", "_is_given_up", "_routine", "_undo", "_values", "ended")
+    __slots__ = (
+        "_error",
+        "_hand_over",
+        "_has_begun",
+        "_is_given_up",
+        "_routine",
+        "_undo",
+        "_values",
+        "ended",
+    )
 
     def __init__(self, routine: Callable[[], T], undo: Callable[[T], object]) -> None:
         self._routine = routine
         self._undo = undo
         self._values: list[T] = []
         self._error: BaseException | None = None
+        self._has_begun = False
         self._is_given_up = False
         self._hand_over = _thread.allocate_lock()
         self.ended = _thread.allocate_lock()
         self.ended.acquire()
 
     def run(self) -> None:
-        """Make the call, in the other thread."""
+        """Make the call, in the other thread, once."""
+        with self._hand_over:
+            if self._has_begun:
+                return
+            self._has_begun = True
         try:
             value = self._routine()
         except BaseException as error:

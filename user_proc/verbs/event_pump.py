@@ -33,6 +33,7 @@ from user_proc.errors import CallInProgress, SofthcaError
 from user_proc.transport.burst_port import MOST_AT_ONCE
 from user_proc.transport.field_limits import UnpackableField
 from user_proc.transport.inproc_channel import InprocChannel
+from user_proc.transport.own_limits import start_thread
 from user_proc.transport.thread_port import Answer
 from user_proc.verbs.reasons import reason_text
 from user_proc.verbs.verb_session import VerbSession
@@ -104,16 +105,18 @@ class EventPump:
         self._closed = False
 
     def want(self, code: int, sink: Sink, *, depth: int = 1, once: bool = False) -> None:
-        """Have requests of a kind pended from now on; `once`, the event is the last."""
+        """Have requests of a kind pended from now on; `once`, the event is the last.
+
+        ProcessExhausted if there is no thread that could ask again; then nothing has begun.
+        """
         with self._lock:
             if code in self._streams or self._closed:
                 return
-            stream = self._streams[code] = _Stream(code, depth, sink)
             if not once and not self.in_process and self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="softhca-events", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="softhca-events", daemon=True)
+                start_thread(thread)
+                self._thread = thread
+            stream = self._streams[code] = _Stream(code, depth, sink)
         self._fill(stream)
         if once:
             stream.over = True  # not asked for again

@@ -97,7 +97,7 @@ _TEXTS: Final[dict[str, Text]] = {
     "REREG_OF_DEVICE_MEMORY": "a region over device memory is registered anew, not changed",
     "NOT_EXPORTED": "descriptor {object} names no context that was exported",
     "OF_ANOTHER_DOMAIN": "region {object} is not of this protection domain",
-    "BAD_PORT_SETTING": "a port cannot have {detail:#x} there (setting {object})",
+    "BAD_PORT_SETTING": "a port cannot have {detail:#x} there",
     "REREG_OF_IMPORTED": "a region is changed by who registered it, not by who imported it",
     "EXPORTED_ALREADY": "descriptor {object} names a context already, or its context has another",
     "OUT_OF_HANDLES": "this process has {detail} objects, as many as it may",

@@ -19,10 +19,10 @@ from user_proc.bench.progress_view import LineProgress, NoProgress, make_progres
 from user_proc.bench.row_plan import RowSpec
 from user_proc.bench.row_results import Usage
 from user_proc.bench.stage_times import STAGES
-from user_proc.bench.table_view import HEADING, figure, print_table, render
+from user_proc.bench.table_view import figure, print_table, render
 from user_proc.bench.timed_loops import Window
 from user_proc.bench.worker_group import Block, WorkerGroup
-from user_proc.run_document import load_strict
+from user_proc.run_document import HEADING, load_strict
 
 ISSUED_FIELDS = (
     "client", "path", "method", "memory", "completion", "payload", "depth", "processes",

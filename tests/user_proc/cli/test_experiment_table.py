@@ -50,11 +50,13 @@ def test_a_wide_table_is_cut_by_its_first_column():
 
 def test_blocks_repeat_what_tells_rows_apart_and_leave_out_what_says_nothing():
     rows: list[Row] = [{"way": way, "load": load} for load in ("none", "burst") for way in "ab"]
-    for row in rows[:3]:
-        row |= {"cancel": "c" * 50, "death": f"{'d' * 40} {row['way']}"}
+    for number, row in enumerate(rows[:3]):
+        row |= {"cancel": "c" * 50 + str(number), "death": f"{'d' * 40} {row['way']}"}
+    rows[1]["death"] = ""
     lines = list(table_lines(rows))
     assert sum(line.startswith("way  load") for line in lines) == 2
-    assert sum(line.startswith("b    burst") for line in lines) == 0
+    assert sum(line.startswith("b    none") for line in lines) == 1
+    assert sum(line.startswith("b    burst") for line in lines) == 1  # it has its labels to tell
     assert max(map(len, lines)) <= 100
 
 

@@ -53,6 +53,28 @@ def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, obje
     assert softhca("kernel", "status", "--name", NAME).returncode == 3
 
 
+SLOW_DRIVER = """
+import signal
+
+def driver_entry(driver):
+    open("begun", "w").close()
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_start_that_is_ended_leaves_no_kernel(
+    begin: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, number: int, code: int
+):
+    (tmp_path / "slow.py").write_text(SLOW_DRIVER)
+    os.mkfifo(tmp_path / "begun")
+    start = begin("kernel", "start", "--name", NAME, "--driver", "slow.py:driver_entry")
+    with open(tmp_path / "begun", encoding="utf-8"):  # waits for the driver
+        start.send_signal(number)
+        assert start.wait(20) == code
+    assert not kernel_status(NAME).running
+
+
 def test_a_kernel_is_started_with_what_its_options_say(softhca: Run, tmp_path: Path):
     (tmp_path / "fast.toml").write_text("[mad]\nmedian_us = 1\n")
     (tmp_path / "small.toml").write_text("ports = 1\n")
@@ -325,3 +347,6 @@ def test_a_port_is_set_and_a_program_hears_of_it(softhca: Run, started: dict[str
         assert "64" in json.loads(done.stdout)["error"]
         for wrong in (["--pkey", "3"], ["--lid", "x"], [], ["--guid", f"1={1 << 64}"]):
             assert softhca("kernel", "set-port", "1", "--name", NAME, *wrong).returncode == 2
+        done = softhca("kernel", "set-port", "1", "--name", NAME, "--lid", "70000")
+        sentence = "port 1 was not set so that LID is 0x11170: a port cannot have 0x11170 there"
+        assert (done.returncode, done.stderr) == (1, f"softhca: {sentence}\n")

@@ -11,9 +11,10 @@ import pytest
 
 from tests.user_proc.bench.synthetic import row
 from tests.user_proc.cli.conftest import COMMAND, ROOT, run_to_end
+from user_proc.bench import plot_view
 from user_proc.bench.full_plan import BASE, kernel_row
 from user_proc.bench.sample_statistics import BlockSamples
-from user_proc.run_document import RunDocument, other_document
+from user_proc.run_document import HEADING, RunDocument, other_document
 from user_proc.stress.stress_result import Figures, StressResult
 
 pytestmark = pytest.mark.processes
@@ -77,6 +78,30 @@ def test_a_plot_is_a_picture(softhca: Run, runs: Path, kind: str):
     assert "<svg" in picture
 
 
+def test_a_bar_reaches_from_the_floor_to_the_median(tmp_path: Path):
+    pytest.importorskip("matplotlib", reason="an extra, not installed here")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    kept: list[Figure] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plot_view, "save_figure", lambda figure, *_: kept.append(figure))
+        write_run(tmp_path / "a.json")
+        document = json.loads((tmp_path / "a.json").read_text())
+        plot_view.plot(document, "bars", "", tmp_path / "a.png")
+        plot_view.plot(document, "percentiles", "", tmp_path / "a.png")
+    bars, curves = (figure.axes[0] for figure in kept)
+    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars.patches]
+    assert ends == [(50.0, 100.0), (45.0, 90.0), (1.0, 2.0)]
+    for figure in kept:
+        FigureCanvasAgg(figure).draw()
+    times = [text.get_text() for text in bars.get_xticklabels()]
+    assert {"1", "2", "5", "10", "100"} <= set(times)
+    assert not any(text.get_text() for text in bars.get_xticklabels(minor=True))
+    percents = [text.get_text() for text in curves.get_xticklabels()]
+    assert percents == ["50", "75", "90", "95", "99"]  # 2,000 samples tell of no 99.9th
+
+
 def write_stress_run(path: Path) -> None:
     result = StressResult(7)
     for clients in (1, 16):
@@ -118,7 +143,7 @@ def test_without_matplotlib_one_sentence_has_the_cure(runs: Path):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["none.json"], 2, "No such file"),
+        (["none.json"], 2, "none.json cannot be read: No such file or directory; see"),
         (["a.json", "--kind", "pie"], 2, "choose from bars, percentiles"),
         (["a.json", "--out", "a.nothing"], 2, "not supported"),
         (["a.json", "--rows", "nothing like it"], 1, "no row's name contains"),
@@ -138,6 +163,7 @@ def test_a_comparison_names_each_change(softhca: Run, runs: Path):
     done = softhca("compare", "a.json", "b.json")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
+    assert lines[0] == HEADING
     where = lines.index("user irp neither arena device 64 B")
     assert "90.0 ->     135.0 us  slower (95 % interval 4" in lines[where + 1]
     assert lines[-1] == "3 rows by p50: 2 no change shown, 1 slower"
@@ -159,12 +185,21 @@ def test_unequal_runs_are_refused_unless_forced(softhca: Run, runs: Path):
     assert "--force" in done.stderr
     done = softhca("compare", "a.json", "old.json", "--force")
     assert done.returncode == 0
-    assert done.stdout.startswith("Forced, although the runs differ: python version")
+    assert done.stdout.startswith(f"{HEADING}\nForced, although the runs differ: python version")
 
 
 def test_what_is_no_run_is_refused(softhca: Run, runs: Path):
     (runs / "bad.json").write_text("{}")
     (runs / "other.json").write_text((runs / "a.json").read_text().replace('"irp"', '"rc"', 1))
+    write_stress_run(runs / "stress.json")
+    (runs / "verbs.json").write_text((runs / "a.json").read_text().replace('"irp"', '"verbs"', 1))
+    for name, words in (
+        ("stress.json", "'stress'; this takes irp"),
+        ("verbs.json", "take two runs of one benchmark"),
+    ):
+        done = softhca("compare", "a.json", name, "--force")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert words in done.stderr
     for name, words in (("bad.json", "parts missing"), ("other.json", "of the kind 'rc'")):
         done = softhca("compare", "a.json", name)
         assert done.returncode == 2

@@ -64,6 +64,11 @@ def test_what_a_program_does_is_told(kernel: StartedKernel):
     assert shares[0] > 0
     assert 90 < sum(shares) < 200  # a sleep that began before may be in it, too
     assert sample["kernel"]["pid"] == kernel.pid
+    narrow = list(lines_of_sample(sample, rows=5, width=60))
+    head = narrow[: narrow.index("")]
+    assert max(map(len, head)) <= 60
+    rates_ = " ".join(line.strip() for line in head)
+    assert all(f"{name.replace('_', ' ')} " in rates_ for name in rates)
     lines = list(lines_of_sample(sample, rows=5))
     assert lines[0].startswith(f"kernel {kernel.name} (pid {kernel.pid})")
     assert any(str(os.getpid()) in line.split() for line in lines)

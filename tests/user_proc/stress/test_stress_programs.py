@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from user_proc.run_document import HEADING
 from user_proc.stress.findings import LOST
 from user_proc.stress.step_table import UnknownStep
 from user_proc.stress.stress_programs import program_text, read_program
@@ -47,7 +48,10 @@ def test_a_failing_run_in_words():
     result.leaks.append("irps: 0 before, 1 now")
     result.reduced = {"reproduced": True, "tried": 8, "steps": STEPS}
     assert not result.good
-    text = "\n".join(stress_lines(result.parts()))
+    lines = list(stress_lines(result.parts()))
+    assert lines[0] == HEADING
+    assert max(map(len, lines[:2])) <= 100
+    text = "\n".join(lines)
     for words in (
         "4000 operations, 2000 completions, 0 kills: 1 lost, 0 doubled",
         "p99 is 2.00 times the echo's",

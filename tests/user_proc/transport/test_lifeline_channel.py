@@ -1,10 +1,13 @@
 """The lifeline: Hello and Welcome, arenas by descriptor, and every way it can go wrong."""
 
+import _thread
 import os
+import resource
 import socket
 import stat
 import threading
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -36,11 +39,12 @@ from user_proc.errors import (
     KernelNotResponding,
     KernelNotRunning,
     KernelRefused,
+    ProcessExhausted,
     ProtocolError,
     RuntimeFolderUnusable,
 )
 from user_proc.memory.private_memory import open_own_memory
-from user_proc.transport import lifeline_channel
+from user_proc.transport import lifeline_channel, whole_call
 from user_proc.transport.lifeline_channel import LifelineChannel
 
 
@@ -375,3 +379,54 @@ def test_open_folder_and_broken_record():
     paths.folder.chmod(0o777)
     with pytest.raises(RuntimeFolderUnusable, match="chmod 700"):
         connect(paths)
+
+
+def test_an_arena_that_finds_no_descriptor_is_given_back(fake: Any, lifeline: Any):
+    """The grant has come, its descriptor has not: the next request gives the arena back."""
+    with open(os.devnull) as file:
+        serve(
+            fake,
+            AllocateArena=lambda m: [
+                (encode(ArenaGranted(m.request, 77, m.length)), [file.fileno()])
+            ],
+            ArenaMapped=done,
+            FreeArena=done,
+        )
+        before = open_descriptors()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            with pytest.raises(ProcessExhausted, match="too many open files"):
+                lifeline.allocate_arena(4096)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert open_descriptors() == before
+        lifeline.arena_mapped(5, 4096)
+    asked = [fake.lifeline_messages.get(timeout=5) for _ in range(4)]
+    assert isinstance(asked[-1], FreeArena)
+    assert asked[-1].arena == 77
+
+
+def test_a_call_whose_thread_ends_without_a_word_is_made_by_its_caller(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """So ends a thread that finds no memory for its first frame."""
+    monkeypatch.setattr(whole_call, "_BEGIN_SECONDS", 0.01)
+    monkeypatch.setattr(_thread, "start_new_thread", lambda routine, arguments: 1)
+    made: list[int] = []
+    assert whole_call.call_whole(lambda: made.append(1) or 5, made.append) == 5
+    assert made == [1]
+
+
+def test_a_call_whose_thread_begins_late_is_made_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(whole_call, "_BEGIN_SECONDS", 0.01)
+    late: list[Callable[[], object]] = []
+    monkeypatch.setattr(
+        _thread, "start_new_thread", lambda routine, arguments: late.append(routine)
+    )
+    made: list[int] = []
+    assert whole_call.call_whole(lambda: made.append(1) or 5, made.append) == 5
+    late[0]()
+    assert made == [1]

@@ -240,8 +240,8 @@ class Scene:
 
     # Commands
 
-    def command(self, side: int, opcode: int, **arguments: object) -> None:
-        self.steps.append(lambda: self.post(side, opcode, **arguments))
+    def command(self, side: int, opcode: int) -> None:
+        self.steps.append(lambda: self.post(side, opcode))
 
     def post(self, side: int, opcode: int, opmod: int = 0) -> None:
         user = self.ends[side]

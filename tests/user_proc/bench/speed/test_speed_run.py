@@ -27,8 +27,7 @@ from user_proc.bench.speed.speed_rows import (
 from user_proc.bench.speed.speed_run import SpeedRun
 from user_proc.bench.speed.speed_settings import SpeedSettings, full_run, quick_run, tiny_run
 from user_proc.bench.speed.speed_table import CSV_COLUMNS, render
-from user_proc.bench.table_view import HEADING
-from user_proc.run_document import load_strict
+from user_proc.run_document import HEADING, load_strict
 
 FIELDS = {
     "op", "transport", "bytes", "qps", "depth", "processes", "mode", "load", "count", "blocks",

@@ -13,7 +13,6 @@ from rich.console import Console
 from shared.verb_program import VerbStep, unpack_program
 from user_proc.bench.csv_view import rows_as_csv
 from user_proc.bench.progress_view import NoProgress
-from user_proc.bench.table_view import HEADING
 from user_proc.bench.verbs.verb_answers import answers_of
 from user_proc.bench.verbs.verb_kernels import kernel_options
 from user_proc.bench.verbs.verb_programs import control_mix, every_verb
@@ -27,7 +26,7 @@ from user_proc.bench.verbs.verb_settings import (
 )
 from user_proc.bench.verbs.verb_table import CSV_COLUMNS, commands_text, render
 from user_proc.bench.worker_link import WorkerFailed, WorkerRefused
-from user_proc.run_document import load_strict
+from user_proc.run_document import HEADING, load_strict
 
 FIELDS = {
     "verb", "client", "latency_model", "processes", "count", "p50_us", "p99_us", "ops_per_s",
