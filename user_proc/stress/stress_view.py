@@ -12,7 +12,7 @@ _HEAD: Final = (
     ("lives", "LIVES"),
     ("kills", "KILLS"),
     ("operations_per_s", "CALLS/S"),
-    ("completions_per_s", "COMPLETED/S"),
+    ("completions_per_s", "DONE/S"),
     ("control_p50_us", "VERB p50 us"),
     ("control_p99_us", "p99 us"),
     ("floor_p50_us", "ECHO p50 us"),

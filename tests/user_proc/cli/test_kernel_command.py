@@ -54,10 +54,11 @@ def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, obje
 
 
 SLOW_DRIVER = """
+import pathlib
 import signal
 
 def driver_entry(driver):
-    open("begun", "w").close()
+    pathlib.Path(__file__).with_name("begun").write_text("")
     signal.pause()
 """
 
