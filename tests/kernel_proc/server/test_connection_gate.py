@@ -273,6 +273,7 @@ def test_who_is_merely_seen_sending_keeps_its_sessions(door: Door, monkeypatch: 
     flooded: list[int] = []
     door.gate._on_flood = flooded.append
     monkeypatch.setattr(connection_gate, "_has_input", lambda descriptor: True)
+    monkeypatch.setattr(connection_gate, "private_bytes", lambda: 1 << 30)  # nothing comes back
     innocent = door.knock()
     shake_hands(innocent)
     door.settled(1)
