@@ -131,8 +131,8 @@ def tiny_run() -> BenchSettings:
     neither = replace(BASE, method="neither", completion="inline")
     return BenchSettings(
         mode="tiny",
-        rounds=2,
-        blocks_per_round=2,
+        rounds=1,
+        blocks_per_round=4,
         operations_per_block=12,
         warmup_operations=3,
         block_warmup_operations=1,

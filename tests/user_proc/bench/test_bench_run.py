@@ -189,7 +189,7 @@ def test_floors_are_the_rows_own_and_the_extra_ones():
 
 
 def test_rounds_take_the_families_to_and_fro_and_their_blocks_in_turn():
-    settings = replace(tiny_run(), floors=(), blocks_per_round=3)
+    settings = replace(tiny_run(), floors=(), rounds=2, blocks_per_round=3)
     rounds = Rounds()
     run(settings, rounds)
     assert len(rounds.logs) == rounds.closed == 2
