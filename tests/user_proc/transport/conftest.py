@@ -4,6 +4,7 @@ Only for what a real kernel never does on purpose: late, malformed, missing or r
 """
 
 import contextlib
+import errno
 import os
 import queue
 import socket
@@ -132,16 +133,24 @@ class FakeKernel:
                 frames = self._orders.recv_multipart()
                 if frames == [b""]:
                     return
-                self._router.send_multipart(frames)
+                self._send(frames)
             if self._router in ready:
                 frames = self._router.recv_multipart(copy=False)
                 self._connections[frames[0].bytes] = frames[1].get(zmq.SRCFD)
                 self._take(*[frame.bytes for frame in frames])
 
+    def _send(self, frames: list[bytes]) -> None:
+        """Answer, unless who asked has gone on with another socket."""
+        try:
+            self._router.send_multipart(frames)
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+
     def _take(self, identity: bytes, packed: bytes, payload: bytes = b"") -> None:
         header = parse_header(packed)
         if header.kind == KIND_ECHO:
-            self._router.send_multipart([identity, packed, *([payload] if payload else [])])
+            self._send([identity, packed, *([payload] if payload else [])])
         else:
             self.requests.put((identity, header, payload))
 

@@ -92,6 +92,7 @@ def test_a_burst_inside_a_call_is_refused(fake: Any, helper: Any, channel: Any):
 
 def test_an_interrupted_burst_abandons_what_is_unanswered(fake: Any, helper: Any, channel: Any):
     port = channel.port()
+    socket = port._socket
 
     def raise_it(*_: object) -> None:
         raise Interrupt
@@ -125,7 +126,8 @@ def test_an_interrupted_burst_abandons_what_is_unanswered(fake: Any, helper: Any
     answer, body = port.call(KIND_CLOSE, 0, 3)
     late.result()
     assert (answer[6], body) == (5, b"good")
-    assert port.late_answers >= 2
+    # Interrupted just after the last message went out, it went on with a new socket.
+    assert port.late_answers >= 2 or port._socket is not socket
 
 
 def test_answers_out_of_order_are_a_breach(fake: Any, helper: Any, channel: Any):
