@@ -14,19 +14,22 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.processes
 
+REWRITING = "-m pytest --collect-only -qq"
 CHECKS = ["-m ruff check", "-m ruff format --check", "-m mypy", "lint-imports --no-logo"]
 
 
 def checks(copy: ProjectCopy) -> list[str]:
     """The checks that ran, in order, after the set-up."""
     ran = [line for line in copy.log if not line.startswith(("venv", "pip"))]
-    return [line.replace(f"{copy.venv}/bin/", "") for line in ran]
+    names = [line.replace(f"{copy.venv}/bin/", "") for line in ran]
+    return [name for name in names if name != REWRITING]  # beside them, at any time
 
 
 def test_all_checks_run_and_pytest_gets_the_arguments(copy: ProjectCopy):
     done = copy.run("-m", "stress", "tests/x y", script="scripts/test")
     assert done.returncode == 0
     assert checks(copy) == [*CHECKS, "-m pytest -m stress tests/x y"]
+    assert REWRITING not in copy.log
     assert done.stdout.endswith("output of pytest\n")
     assert "FAILED" not in done.stdout
 
@@ -34,6 +37,7 @@ def test_all_checks_run_and_pytest_gets_the_arguments(copy: ProjectCopy):
 def test_without_arguments_the_tests_are_spread_over_two_workers(copy: ProjectCopy):
     copy.run(script="scripts/test")
     assert checks(copy)[-1] == "-m pytest -n 2"
+    assert copy.log.count(REWRITING) == 1
     copy.run(script="scripts/test", PYTEST_ADDOPTS="-n 0")
     assert checks(copy)[-1] == "-m pytest"
 

@@ -51,12 +51,22 @@ def test_it():
 """
 
 
+#: What the conftest.py has of hypothesis; importing that is most of a small run.
+HYPOTHESIS = """\
+class settings:
+    def register_profile(*arguments, **values): pass
+    load_profile = register_profile
+"""
+
+
 class SmallProject:
     """One file of tests under the project's own conftest.py, its patience shortened."""
 
     def __init__(self, folder: Path, conftest: str) -> None:
         self.folder = folder
         (folder / "pytest.ini").write_text(INI)
+        (folder / "imported").mkdir()
+        (folder / "imported" / "hypothesis.py").write_text(HYPOTHESIS)
         patient = "LEAVE_SECONDS = 5.0"
         assert patient in conftest
         (folder / "conftest.py").write_text(conftest.replace(patient, "LEAVE_SECONDS = 1.5"))
@@ -65,10 +75,14 @@ class SmallProject:
         (self.folder / "test_it.py").write_text(code)
         unset = ("SOFTHCA_FAILED_CHECKS", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PLACE")
         environment = {name: value for name, value in os.environ.items() if name not in unset}
+        plugins = {
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONPATH": str(self.folder / "imported"),
+        }
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "pytest", *arguments],
+            [sys.executable, "-P", "-m", "pytest", "-p", "xdist.plugin", *arguments],
             cwd=self.folder,
-            env=environment | more,
+            env=environment | plugins | more,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
