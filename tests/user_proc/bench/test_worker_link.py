@@ -27,7 +27,7 @@ for line in sys.stdin:
     else:
         print(json.dumps({"got": command}), flush=True)
 """
-DEAF = "import json, time; print(json.dumps({'ready': 1}), flush=True); time.sleep(60)"
+DEAF = "import json, signal; print(json.dumps({'ready': 1}), flush=True); signal.pause()"
 MUTE = "import sys; sys.stdin.read()"
 
 
