@@ -9,6 +9,7 @@ kernel's other clients send what is for another network to that address.
 
 import argparse
 import ipaddress
+import queue
 import signal
 import struct
 import sys
@@ -91,10 +92,10 @@ def main() -> int:
     """Route until a signal comes, or a kernel ends."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sides", nargs="+", metavar="KERNEL=ADDRESS")
-    ended: list[BaseException] = []
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
-    signal.signal(signal.SIGINT, lambda *_: over.set())
+    # Not an Event: a handler that came as its lock is taken would wait for itself.
+    over: queue.SimpleQueue[SofthcaError | None] = queue.SimpleQueue()
+    signal.signal(signal.SIGTERM, lambda *_: over.put(None))
+    signal.signal(signal.SIGINT, lambda *_: over.put(None))
     try:
         sides = [open_side(text) for text in parser.parse_args().sides]
     except (SofthcaError, ValueError) as error:
@@ -104,17 +105,16 @@ def main() -> int:
         try:
             serve(side, sides)
         except SofthcaError as error:
-            ended.append(error)
-            over.set()
+            over.put(error)
 
     for side in sides:
         threading.Thread(target=run, args=(side,), daemon=True).start()
     print("routing", *(side.network for side in sides), flush=True)
-    over.wait()
-    for error in ended:
-        print(f"ended: {error}", file=sys.stderr)
+    ended = over.get()
+    if ended is not None:
+        print(f"ended: {ended}", file=sys.stderr)
     sys.stdout.flush()
-    return 1 if ended else 0
+    return 0 if ended is None else 1
 
 
 if __name__ == "__main__":
