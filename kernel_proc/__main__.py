@@ -14,15 +14,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from kernel_proc.command_line import StartOptions
     from kernel_proc.machine import Machine
     from kernel_proc.scheduling.bugcheck import BugCheck
     from kernel_proc.server.instance_lock import InstanceLock
     from kernel_proc.server.kernel_log import KernelLog
-    from kernel_proc.settings import StartOptions
 
 STOPPED: Final = 0
 NOT_STARTED: Final = 1
@@ -89,7 +88,8 @@ def main(arguments: list[str]) -> int:
     gc.disable()  # the idle dispatcher collects
     # From the first file on there is somebody who removes it: a signal waits until then.
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGUSR1))
-    from kernel_proc.settings import SettingsError, find_ready_fd, parse_command_line
+    from kernel_proc.command_line import find_ready_fd, parse_command_line
+    from kernel_proc.settings import SettingsError
 
     starter = Starter(find_ready_fd(arguments))
     try:
@@ -220,10 +220,15 @@ def _report(stop: "BugCheck", log_path: str | None, log: "KernelLog") -> None:
     log.trouble(f"bug check: {document}")
     if log_path is not None:
         try:
-            Path(log_path + ".bugcheck.json").write_text(document + "\n", encoding="utf-8")
+            with open(log_path + ".bugcheck.json", "w", encoding="utf-8") as file:
+                file.write(document + "\n")
         except OSError as error:  # the log has it
             log.trouble(f"bug check not written beside the log: {error}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        sys.stdout.flush()
+    # At once: everything is given back, and to take the modules apart would tell nobody anything.
+    os._exit(code)

@@ -5,8 +5,6 @@ What the file leaves out is as an InfiniHost III Ex has it.
 Spec: docs/device-profiles.md.
 """
 
-import tomllib
-from pathlib import Path
 from typing import Any, Final
 
 from kernel_proc.hca_abi.device_settings import HcaSettings, HcaSettingsError
@@ -23,8 +21,10 @@ _MOST_BYTES: Final = 1 << 16
 
 def read_profile(path: str) -> dict[str, Any]:
     """Return what a file says; HcaSettingsError is one sentence with the file and the key."""
+    import tomllib  # takes long to import, and few starts have such a file
+
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb") as file:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise HcaSettingsError(f"the profile {path} has more than {_MOST_BYTES} bytes")

@@ -10,7 +10,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 from kernel_proc.clients import benchmark_client
@@ -182,8 +181,7 @@ class Machine:
             lock.cleared,
         )
         if settings.hca:
-            record = replace(
-                record,
+            record = record._replace(
                 latency_model=settings.latency_model,
                 latency_factor=float(settings.latency_factor),
                 hca_profile=settings.hca_profile or "",

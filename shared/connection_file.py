@@ -13,9 +13,8 @@ import fcntl
 import json
 import os
 import stat
-from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from shared.runtime_folder import (
     DEFAULT_INSTANCE,
@@ -60,8 +59,7 @@ _MAX_RECORD: Final = 16 * 1024
 _MOST_PIDS: Final = 1 << 31  # pid_t
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionRecord:
+class ConnectionRecord(NamedTuple):
     """The contents of the connection file: who the kernel is, and what is fixed for its life.
 
     `cleared` says what it found of a kernel of the name that had not stopped in order. Without an
@@ -123,7 +121,7 @@ def write_record(paths: InstancePaths, record: ConnectionRecord) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(record), file)
+            json.dump(record._asdict(), file)
         temporary.rename(paths.connection_file)
     except BaseException:  # a full disk
         temporary.unlink(missing_ok=True)
@@ -170,11 +168,11 @@ def _record(values: object) -> ConnectionRecord:
     if not isinstance(values, dict):
         raise ValueError("no JSON object")
     known: dict[str, Any] = {}
-    for field in fields(ConnectionRecord):
-        value = values.get(field.name, None if field.default is MISSING else field.default)
-        if type(value) is not field.type:
-            raise ValueError(f"{field.name} is {value!r}")
-        known[field.name] = value
+    for name, kind in ConnectionRecord.__annotations__.items():
+        value = values.get(name, ConnectionRecord._field_defaults.get(name))
+        if type(value) is not kind:
+            raise ValueError(f"{name} is {value!r}")
+        known[name] = value
     if not 0 < known["pid"] < _MOST_PIDS:
         raise ValueError(f"pid is {known['pid']}")
     return ConnectionRecord(**known)

@@ -9,12 +9,12 @@ overtake an own store (ring, then look whether the other sleeps; announce sleep,
 more), `full_fence`.
 """
 
-import platform
+import os
 import threading
 from typing import Final
 
 _fence_lock: Final = threading.Lock()
-_STORES_STAY_IN_ORDER: Final = platform.machine() in ("x86_64", "AMD64", "i686")
+_STORES_STAY_IN_ORDER: Final = os.uname().machine in ("x86_64", "i686")
 
 
 def words64(view: memoryview) -> memoryview:

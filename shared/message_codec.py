@@ -5,7 +5,7 @@ Spec: msgpack specification, array format family.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, get_args
 
 import msgpack
 
@@ -49,7 +49,7 @@ def _field(name: str, hint: Any) -> _Field:
 
 
 def _shape(cls: type[Any], tag: int, version: int) -> _Shape:
-    hints = get_type_hints(cls, include_extras=True)
+    hints = cls.__annotations__  # none is a string
     return _Shape(cls, tag, version, tuple(_field(name, hints[name]) for name in cls._fields))
 
 

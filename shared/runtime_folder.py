@@ -8,13 +8,11 @@ Spec: XDG Base Directory; unix(7), sun_path; docs/limits.md.
 """
 
 import errno
-import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 DEFAULT_INSTANCE: Final = "default"
 
@@ -22,6 +20,7 @@ _MAX_SOCKET_PATH: Final = 100
 _MAX_NAME: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _HASH: Final = 16
+_ANY_DIGEST: Final = "~" + "0" * _HASH
 _LIFELINE: Final = "lifeline.sock"
 _REQUESTS: Final = "requests.sock"
 
@@ -34,8 +33,7 @@ class InstanceNameError(RuntimeFolderError, ValueError):
     """A name that no instance can have; one sentence with the rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstancePaths:
+class InstancePaths(NamedTuple):
     """Every path of one instance."""
 
     name: str
@@ -74,6 +72,8 @@ class InstancePaths:
 
 def digest(text: str) -> str:
     """Shorten a name to something that no legal name can be."""
+    import hashlib  # takes long to import, and few names are too long
+
     return "~" + hashlib.sha256(os.fsencode(text)).hexdigest()[:_HASH]
 
 
@@ -109,7 +109,7 @@ def runtime_root() -> Path:
         )
     root = base / "softhca"
     # Even a hashed instance name must fit below it.
-    return root if _fits(root / digest("")) else fallback / digest(str(root))
+    return root if _fits(root / _ANY_DIGEST) else fallback / digest(str(root))
 
 
 def is_name(text: str) -> bool:

@@ -6,8 +6,7 @@ Spec: WDK, Creating Device Interfaces That Export Functions (IRP_MN_QUERY_INTERF
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from shared.ioctl_codes import FILE_ANY_ACCESS, METHOD_NEITHER, NOOP_DEVICE_TYPE, ctl_code
 
@@ -43,8 +42,7 @@ class DirectRequest:
         self.information = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DirectCalls:
+class DirectCalls(NamedTuple):
     """The routines the driver exports; `submit` returns STATUS_PENDING or the final status.
 
     The callback is called in both cases.

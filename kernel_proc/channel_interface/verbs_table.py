@@ -18,8 +18,7 @@ Export Functions.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kernel_proc.channel_interface.ib_status import IbStatus
 from kernel_proc.channel_interface.work_requests import (
@@ -45,8 +44,7 @@ CompletionRoutine = Callable[[], object]
 EventRoutine = Callable[[Event], object]
 
 
-@dataclass(frozen=True, slots=True)
-class VerbAnswer:
+class VerbAnswer(NamedTuple):
     """What a verb did: SUCCESS and its reply, or why not, also in the terms of VERB_RESULT.
 
     `memory` are the pieces of the memory that was made for the object, in order.
@@ -96,8 +94,7 @@ class SetEventRoutine(Protocol):
         """At PASSIVE_LEVEL by a worker thread, or at DISPATCH_LEVEL by the DPC that found them."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerbsTable:
+class VerbsTable(NamedTuple):
     """The routines the driver exports to one kernel client; queues are named by their handles.
 
     `peek_cq` tells how many completions could be polled; `req_notify_cq` arms a CQ for the next

@@ -7,7 +7,6 @@ Spec: WinOF inc/iba/ib_types.h (ib_send_wr_t, ib_recv_wr_t, ib_wc_t); shared/wqe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kernel_proc.channel_interface.ib_status import IbStatus
@@ -26,7 +25,6 @@ class LocalSegment(NamedTuple):
     lkey: int
 
 
-@dataclass(slots=True, eq=False)
 class SendRequest:
     """A request for a send queue; `flags` are ibv_send_flags, `opcode` an ibv_wr_opcode.
 
@@ -34,35 +32,75 @@ class SendRequest:
     the address handle `ah`. `imm_data` is in network order, or the key to invalidate.
     """
 
-    wr_id: int = 0
-    opcode: int = SEND
-    segments: Sequence[LocalSegment] = ()
-    flags: int = SIGNALED
-    imm_data: int = 0
-    inline_data: bytes | None = None
-    remote_address: int = 0
-    rkey: int = 0
-    compare_add: int = 0
-    swap: int = 0
-    ah: int = 0
-    remote_qpn: int = 0
-    remote_qkey: int = 0
-    srqn: int = 0
-    bind: BindSegment | None = None
-    #: The driver's: the entry, and the queue for which it was judged and packed.
-    packed: bytes = field(default=b"", init=False, repr=False)
-    packed_for: object = field(default=None, init=False, repr=False)
+    __slots__ = (
+        "ah",
+        "bind",
+        "compare_add",
+        "flags",
+        "imm_data",
+        "inline_data",
+        "opcode",
+        "packed",
+        "packed_for",
+        "remote_address",
+        "remote_qkey",
+        "remote_qpn",
+        "rkey",
+        "segments",
+        "srqn",
+        "swap",
+        "wr_id",
+    )
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        opcode: int = SEND,
+        segments: Sequence[LocalSegment] = (),
+        flags: int = SIGNALED,
+        imm_data: int = 0,
+        inline_data: bytes | None = None,
+        remote_address: int = 0,
+        rkey: int = 0,
+        compare_add: int = 0,
+        swap: int = 0,
+        ah: int = 0,
+        remote_qpn: int = 0,
+        remote_qkey: int = 0,
+        srqn: int = 0,
+        bind: BindSegment | None = None,
+    ) -> None:
+        self.wr_id = wr_id
+        self.opcode = opcode
+        self.segments = segments
+        self.flags = flags
+        self.imm_data = imm_data
+        self.inline_data = inline_data
+        self.remote_address = remote_address
+        self.rkey = rkey
+        self.compare_add = compare_add
+        self.swap = swap
+        self.ah = ah
+        self.remote_qpn = remote_qpn
+        self.remote_qkey = remote_qkey
+        self.srqn = srqn
+        self.bind = bind
+        # The driver's: the entry, and the queue for which it was judged and packed.
+        self.packed = b""
+        self.packed_for: object = None
 
 
-@dataclass(slots=True, eq=False)
 class ReceiveRequest:
     """A request for a receive queue or a shared one."""
 
-    wr_id: int = 0
-    segments: Sequence[LocalSegment] = ()
-    #: The driver's, as a send request's.
-    packed: bytes = field(default=b"", init=False, repr=False)
-    packed_for: object = field(default=None, init=False, repr=False)
+    __slots__ = ("packed", "packed_for", "segments", "wr_id")
+
+    def __init__(self, wr_id: int = 0, segments: Sequence[LocalSegment] = ()) -> None:
+        self.wr_id = wr_id
+        self.segments = segments
+        # The driver's, as a send request's.
+        self.packed = b""
+        self.packed_for: object = None
 
 
 class WorkCompletion(NamedTuple):

@@ -3,7 +3,7 @@
 The answer to IOCTL_BENCHMARK_RUN is one time for each operation, then the time of all together. It
 is pended while a system thread performs the operations, so that the kernel
 serves everyone else; the private-copy floor alone runs in the thread that asked, because it reads
-that thread's own output buffer.
+that thread's own output buffer. What a run performs is imported at the first one.
 
 Rules: dispatch at PASSIVE_LEVEL. A run ends early when it is cancelled or its file is closed.
 Spec: shared/ioctl_codes.py, shared/messages.py; plan of the IRP benchmark: docs/benchmark.md.
@@ -12,16 +12,10 @@ Spec: shared/ioctl_codes.py, shared/messages.py; plan of the IRP benchmark: docs
 import contextlib
 import resource
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from kernel_proc.clients.batch_client import DirectBatch, IrpBatch
-from kernel_proc.clients.direct_client import DirectCall
-from kernel_proc.clients.irp_client import BuiltIrp, HandBuiltIrp, ReusedIrp
-from kernel_proc.clients.kernel_floors import ClockReading, MemoryCopy, PrivateCopy, ThreadSwitch
-from kernel_proc.clients.timed_loop import Batch, Stopped, TimedLoop
+from kernel_proc.clients.timed_loop import Stopped, TimedLoop
 from kernel_proc.clients.trace_control import TRACE_CODES, control_trace
-from kernel_proc.clients.transfer_client import TransferLoop
-from kernel_proc.clients.verbs_client import ProgramLoop, read_command_journal
 from kernel_proc.io_manager.cancellation import release_cancel_spin_lock, set_cancel_routine
 from kernel_proc.io_manager.completion import complete_request
 from kernel_proc.io_manager.driver_object import DeviceObject, DriverObject, create_device
@@ -38,13 +32,11 @@ from shared.ioctl_codes import (
     BENCHMARK_DEVICE,
     BENCHMARK_DEVICE_TYPE,
     COMPLETION_DEVICE,
-    COMPLETION_INLINE,
     IOCTL_BENCHMARK_RUN,
     IOCTL_COMMAND_JOURNAL,
     IOCTL_QUERY_COUNTERS,
     IOCTL_TRANSFER_RUN,
     IOCTL_VERBS_RUN,
-    NOOP_DEVICE,
 )
 from shared.message_codec import MessageError, decode_as, encode
 from shared.messages import BenchmarkRun, Counters
@@ -53,7 +45,6 @@ from shared.nt_status import (
     STATUS_CANCELLED,
     STATUS_INVALID_DEVICE_REQUEST,
     STATUS_INVALID_PARAMETER,
-    STATUS_NO_SUCH_DEVICE,
     STATUS_PENDING,
     STATUS_SUCCESS,
 )
@@ -63,39 +54,7 @@ if TYPE_CHECKING:
 
 MAX_COUNT: Final = 100_000
 MAX_PAYLOAD: Final = 1 << 20
-MAX_DEPTH: Final = 1_000
 _SAMPLE: Final = 8
-_PRIVATE_COPY: Final = "floor_private_copy"
-
-
-class ClosableBatch(Batch, Protocol):
-    """A batch that holds something between its calls."""
-
-    def close(self) -> None:
-        """Give back what it holds."""
-
-
-class Operation(Protocol):
-    """Something that can be timed again and again."""
-
-    def __call__(self) -> None:
-        """Perform it once."""
-
-    def close(self) -> None:
-        """Give back what it holds."""
-
-
-_CLIENTS: Final[dict[str, Callable[[DeviceObject, int, int], Operation]]] = {
-    "irp": HandBuiltIrp,
-    "irp_built": BuiltIrp,
-    "irp_reused": ReusedIrp,
-    "direct": DirectCall,
-}
-_BATCHES: Final[dict[str, Callable[[DeviceObject, int, int, int], ClosableBatch]]] = {
-    "irp": IrpBatch,
-    "direct": DirectBatch,
-}
-_FLOORS: Final = ("floor_thread_switch", "floor_clock", "floor_memory_copy", _PRIVATE_COPY)
 
 
 class BenchmarkExtension:
@@ -123,27 +82,6 @@ class BenchmarkExtension:
             cpu_system_ns=round(used.ru_stime * 1e9),
         )
 
-    def operation(self, run: BenchmarkRun) -> Operation:
-        """Return what a run times; called by the thread that will perform it."""
-        client = _CLIENTS.get(run.path)
-        if client is not None:
-            return client(self._noop(), run.completion, run.payload)
-        if run.path == "floor_thread_switch":
-            return ThreadSwitch(self.driver.processor)
-        if run.path == "floor_memory_copy":
-            return MemoryCopy(run.payload)
-        return ClockReading()
-
-    def batch(self, run: BenchmarkRun) -> ClosableBatch:
-        """Return what a run of many requests at a time does again and again."""
-        return _BATCHES[run.path](self._noop(), run.completion, run.payload, run.depth)
-
-    def _noop(self) -> DeviceObject:
-        noop = self.driver.io.devices.get(NOOP_DEVICE)
-        if noop is None:
-            raise RaisedStatus(STATUS_NO_SUCH_DEVICE, "the no-op device is not loaded")
-        return noop
-
     def cancel(self, device: DeviceObject | None, irp: Irp) -> None:
         """Tell a run to end early; its thread completes the request (WDK: Cancel routine)."""
         self.runs[irp].stopped = True
@@ -152,31 +90,23 @@ class BenchmarkExtension:
 
 def _read_run(irp: Irp, input_length: int, output_length: int) -> BenchmarkRun:
     """Return the checked plan of a run; raise RaisedStatus for one that cannot be performed."""
+    from kernel_proc.clients.timed_operations import is_possible
+
     try:
         run = decode_as(BenchmarkRun, bytes(irp.system_buffer or b"")[:input_length])
     except MessageError as error:
         raise RaisedStatus(STATUS_INVALID_PARAMETER, str(error)) from error
     if (
-        (run.path not in _CLIENTS and run.path not in _FLOORS)
+        not is_possible(run)
         or run.completion > COMPLETION_DEVICE
         or run.payload > MAX_PAYLOAD
         or not 1 <= run.count <= MAX_COUNT
         or run.warmup > MAX_COUNT
-        or not _depth_is_possible(run)
     ):
         raise RaisedStatus(STATUS_INVALID_PARAMETER, "no plan this driver performs")
     if output_length < (run.count + 1) * _SAMPLE:
         raise RaisedStatus(STATUS_BUFFER_TOO_SMALL, "no room for the samples")
     return run
-
-
-def _depth_is_possible(run: BenchmarkRun) -> bool:
-    """Tell whether so many requests can be in flight: not where each ends before the next."""
-    if run.depth == 1:
-        return True
-    return (
-        1 < run.depth <= MAX_DEPTH and run.path in _BATCHES and run.completion != COMPLETION_INLINE
-    )
 
 
 def _device_control(device: DeviceObject, irp: Irp) -> int:
@@ -188,18 +118,24 @@ def _device_control(device: DeviceObject, irp: Irp) -> int:
         if location.io_control_code in TRACE_CODES:
             return _complete(irp, STATUS_SUCCESS, control_trace(irp, location))
         if location.io_control_code == IOCTL_COMMAND_JOURNAL:
+            from kernel_proc.clients.verbs_client import read_command_journal
+
             return _complete(irp, STATUS_SUCCESS, read_command_journal(device.io, irp, location))
         if location.io_control_code == IOCTL_VERBS_RUN:
+            from kernel_proc.clients.verbs_client import ProgramLoop
+
             programs = ProgramLoop.planned_by(device.io, irp, location)
             return _start(extension, irp, programs, programs.perform, "verbs")
         if location.io_control_code == IOCTL_TRANSFER_RUN:
+            from kernel_proc.clients.transfer_client import TransferLoop
+
             transfers = TransferLoop.planned_by(device.io, irp, location)
             return _start(extension, irp, transfers, transfers.perform, "transfers")
         if location.io_control_code != IOCTL_BENCHMARK_RUN:
             raise RaisedStatus(STATUS_INVALID_DEVICE_REQUEST, "unknown control code")
         run = _read_run(irp, location.input_buffer_length, location.output_buffer_length)
         loop = TimedLoop(device.processor, irp.thread, run.count, run.warmup)
-        if run.path == _PRIVATE_COPY:
+        if run.path == "floor_private_copy":
             return _run_in_caller(irp, run, loop)
     except RaisedStatus as refusal:
         return _complete(irp, refusal.status, 0)
@@ -216,6 +152,8 @@ def _query_counters(extension: BenchmarkExtension, irp: Irp, output_length: int)
 
 def _run_in_caller(irp: Irp, run: BenchmarkRun, loop: TimedLoop) -> int:
     """Read the caller's own output buffer again and again; a fault ends the run."""
+    from kernel_proc.clients.kernel_floors import PrivateCopy
+
     thread = irp.thread
     location = irp.stack[irp.current_location]
     if thread is None or thread.process is None or run.payload > location.output_buffer_length:
@@ -267,13 +205,16 @@ def _finish(
 
 
 def _perform(extension: BenchmarkExtension, run: BenchmarkRun, loop: TimedLoop) -> None:
+    from kernel_proc.clients.timed_operations import batch_of, operation_of
+
+    io = extension.driver.io
     with contextlib.ExitStack() as held:
         if run.depth > 1:
-            batch = extension.batch(run)
+            batch = batch_of(io, run)
             held.callback(batch.close)
             loop.run_batches(batch)
         else:
-            operation = extension.operation(run)
+            operation = operation_of(io, run)
             held.callback(operation.close)
             loop.run(operation)
 

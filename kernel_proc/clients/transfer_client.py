@@ -9,7 +9,6 @@ Spec: shared/messages.py (TransferRun); channel_interface/verbs_table.py; docs/b
 """
 
 import os
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -163,6 +162,8 @@ class Pair:
         self._make_requests(pd)
 
     def _make_requests(self, pd: int) -> None:
+        import random  # only a run of transfers needs it
+
         plan, half = self._plan, round_to_pages(self._plan.payload)
         answer = self._table.register_memory(pd, 2 * half, _ACCESS)
         key = verb_steps.require(answer, "register_memory").reply.lkey

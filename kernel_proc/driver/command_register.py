@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 GO_TIMEOUT_NS: Final = 10_000_000_000
 _YIELDS: Final = 32  # looks at the go bit before the delays between them have a length
 _SHORT_DELAY_NS: Final = 50_000
-_DOUBLINGS: Final = 7  # of that delay, one after as many looks
+_DOUBLINGS: Final = 7  # of that delay, each after some looks: one costs more than a short delay
+_LOOKS_EACH: Final = 8
 _CONTROL_INDEX: Final = reg.HCR_CONTROL_OFFSET // 4
 _POSTED: Final = reg.COMMANDS_POSTED_OFFSET // 8
 _TAKEN: Final = reg.COMMANDS_TAKEN_OFFSET // 8
@@ -181,7 +182,7 @@ def _delay_after(looks: int) -> int:
     """Return how long to wait for the go bit: not at all at first, then ever longer."""
     if looks < _YIELDS:
         return 0
-    return _SHORT_DELAY_NS << min(looks // _YIELDS - 1, _DOUBLINGS)
+    return _SHORT_DELAY_NS << min((looks - _YIELDS) // _LOOKS_EACH, _DOUBLINGS)
 
 
 def _swap(value: int) -> int:

@@ -176,9 +176,13 @@ class EventLatch:
         """Take an unread event out of both lines and count it."""
         self.forget(event)
         if event.kind is EventKind.CQ_COMPLETION:
-            self.completion_events = min(self.completion_events + event.count, _MOST_COUNTED)
+            self.count_completions(event.count)
         else:
             self.async_events = min(self.async_events + event.count, _MOST_COUNTED)
+
+    def count_completions(self, number: int) -> None:
+        """Count completion events as delivered."""
+        self.completion_events = min(self.completion_events + number, _MOST_COUNTED)
 
     def forget(self, event: LatchedEvent) -> None:
         """Take an unread event out of both lines."""
@@ -263,6 +267,18 @@ class ContextEvents:
             return None
         event.latch.deliver(event)
         return event, requests
+
+    def next_request(self, latch: EventLatch, kind: EventKind) -> "Irp | None":
+        """Take the request that gets an event which happens now, if that is plain.
+
+        It is if nothing is unread that would be fetched before, and nobody waits for this object.
+        """
+        own, every = latch.lines[kind], self.lines[kind]
+        if latch.closed or self.asynchronous is not None:
+            return None
+        if every.unread or own.requests.irps or not every.requests.irps:
+            return None
+        return every.requests.remove_next()
 
     def next_asynchronous(self) -> LatchedEvent | None:
         """Take the oldest unread event that is no completion, for a callback."""

@@ -35,7 +35,17 @@ def log_size_for(events: int) -> int:
 class EventQueue:
     """2^log_size entries in single pages; `consumed` counts those taken, for ever."""
 
-    __slots__ = ("_consumer", "_mask", "_views", "buffer", "consumed", "number", "region")
+    __slots__ = (
+        "_consumer",
+        "_mask",
+        "_place",
+        "_view",
+        "_views",
+        "buffer",
+        "consumed",
+        "number",
+        "region",
+    )
 
     def __init__(
         self, number: int, log_size: int, buffer: "QueueBuffer", registers: memoryview
@@ -51,32 +61,30 @@ class EventQueue:
         owner = bytes(EQE_OWNER_OFFSET) + bytes([EQE_OWNED_BY_HCA])
         for view in self._views:
             view[:] = owner * _IN_PAGE
+        self._view, self._place = self._views[0], 0  # where the next entry is
 
     def has_entry(self) -> bool:
         """Tell whether the next entry is ours."""
-        view, place = self._next()
-        return not view[place + EQE_OWNER_OFFSET] & EQE_OWNED_BY_HCA
+        return not self._view[self._place + EQE_OWNER_OFFSET] & EQE_OWNED_BY_HCA
 
     def take(self) -> bytes | None:
         """Take the next entry and give its place back; None if there is none."""
-        view, place = self._next()
+        view, place = self._view, self._place
         last = place + EQE_OWNER_OFFSET
         if view[last] & EQE_OWNED_BY_HCA:
             return None
         entry = bytes(view[place : place + EQE_SIZE])
         view[last] = EQE_OWNED_BY_HCA
-        self.consumed += 1
-        if not self.consumed % SPARE_ENTRIES:
+        self.consumed = consumed = self.consumed + 1
+        page, number = divmod(consumed & self._mask, _IN_PAGE)
+        self._view, self._place = self._views[page], number * EQE_SIZE
+        if not consumed % SPARE_ENTRIES:
             self.publish()
         return entry
 
     def publish(self) -> None:
         """Tell the HCA how many entries were taken."""
         self._consumer[0] = self.consumed
-
-    def _next(self) -> tuple[memoryview, int]:
-        page, entry = divmod(self.consumed & self._mask, _IN_PAGE)
-        return self._views[page], entry * EQE_SIZE
 
     def inspect(self) -> dict[str, Any]:
         """Return size and entries taken."""

@@ -3,8 +3,7 @@
 Spec: Linux mthca_main.c (default_profile, mthca_dev_lim); mthca_provider.c (query_device).
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kernel_proc.hca_abi.contexts import DeviceLimits
 
@@ -16,8 +15,7 @@ DRIVER_KEYS: Final = 4
 DRIVER_DOMAINS: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """How large the driver wants its tables, as log2 of the entries but for `uar_pages`.
 
     `share_percent` of a table are one process's at most, and `most_objects` of all kinds.
@@ -38,8 +36,7 @@ class Profile:
     look_every_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """The sizes of one life; `device` is QUERY_DEV_LIM's answer."""
 
     device: DeviceLimits
@@ -90,9 +87,7 @@ class Limits:
 
     def inspect(self) -> dict[str, Any]:
         """Return every figure."""
-        values = asdict(self)
-        values["device"] = self.device._asdict()
-        return values
+        return {**self._asdict(), "device": self.device._asdict()}
 
 
 def limits_of(device: DeviceLimits, profile: Profile) -> Limits:

@@ -3,7 +3,7 @@
 So no object is made, and none destroyed, whose answer the caller could not be given.
 """
 
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, get_args
 
 from shared import verb_codes as code
 from shared import verb_messages as messages
@@ -53,7 +53,7 @@ _REPLIES: Final[dict[int, type[Any]]] = {
 
 def _longest(cls: type[Any]) -> int:
     """Return the length of a message whose every field is as long as it can be."""
-    hints = get_type_hints(cls, include_extras=True)
+    hints = cls.__annotations__
     values: list[Any] = []
     for name in cls._fields:
         kind, measure = get_args(hints[name])

@@ -3,30 +3,36 @@
 It ends with the control socket, or with its parent.
 """
 
-import argparse
 import ctypes
+import gc
 import os
 import select
 import signal
 import socket
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from kernel_proc.hca.control_socket import ControlEnded, ControlSocket, Start
-from kernel_proc.hca.hca_device import HcaDevice
-from kernel_proc.hca.latency_model import LatencyModelError
-from kernel_proc.hca.process_loop import ProcessLoop
-from kernel_proc.hca_abi.device_packets import DevicePacketError
-from kernel_proc.hca_abi.device_settings import HcaSettingsError, decode_settings
-from kernel_proc.hca_abi.registers import REGISTER_PAGE_SIZE
-from shared.clock import now_ns
-from shared.doorbell_layout import STATUS_PAGE_LENGTH
-from shared.segment import map_segment
 from shared.stray_devices import KERNEL_OPTION
+
+if TYPE_CHECKING:
+    from kernel_proc.hca.control_socket import ControlSocket, Start
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_TIMERSLACK: Final = 29
 _TIMER_SLACK_NS: Final = 1000
+_CONTROL_OPTION: Final = "--control-fd"
+_USAGE: Final = f"python -P -m kernel_proc.hca {_CONTROL_OPTION} N [{KERNEL_OPTION} PID]"
+_WRONG_USAGE: Final = 2
+
+
+def _read_options(words: list[str]) -> tuple[int, int]:
+    """Return the control socket's descriptor and the kernel's pid; KeyError or ValueError."""
+    options = {_CONTROL_OPTION: "", KERNEL_OPTION: str(os.getppid())}
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        if name not in options:
+            raise KeyError(name)
+        options[name] = value
+    return int(options[_CONTROL_OPTION]), int(options[KERNEL_OPTION])
 
 
 def _bind_to_parent(parent: int) -> bool:
@@ -37,7 +43,15 @@ def _bind_to_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def _run(control: ControlSocket, start: Start) -> None:
+def _run(control: "ControlSocket", start: "Start") -> None:
+    from kernel_proc.hca.hca_device import HcaDevice
+    from kernel_proc.hca.process_loop import ProcessLoop
+    from kernel_proc.hca_abi.device_settings import decode_settings
+    from kernel_proc.hca_abi.registers import REGISTER_PAGE_SIZE
+    from shared.clock import now_ns
+    from shared.doorbell_layout import STATUS_PAGE_LENGTH
+    from shared.segment import map_segment
+
     registers = memoryview(map_segment(start.registers, REGISTER_PAGE_SIZE))
     status_page = memoryview(map_segment(start.status_page, STATUS_PAGE_LENGTH))
     os.close(start.registers)
@@ -63,14 +77,25 @@ def _run(control: ControlSocket, start: Start) -> None:
 
 def main() -> int:
     """Serve the kernel at the other end of the control socket."""
-    parser = argparse.ArgumentParser(prog="python -P -m kernel_proc.hca", allow_abbrev=False)
-    parser.add_argument("--control-fd", type=int, required=True)
-    parser.add_argument(KERNEL_OPTION, type=int, default=os.getppid(), help="its parent's pid")
-    options = parser.parse_args()
-    if not _bind_to_parent(options.kernel):
-        return 1
+    gc.disable()  # the loop collects, and nothing that is imported is garbage
     try:
-        control = ControlSocket(socket.socket(fileno=options.control_fd))
+        descriptor, kernel = _read_options(sys.argv[1:])
+    except (KeyError, ValueError):
+        sys.stderr.write(f"usage: {_USAGE}\n")
+        return _WRONG_USAGE
+    if not _bind_to_parent(kernel):
+        return 1
+    return _serve(descriptor)
+
+
+def _serve(descriptor: int) -> int:
+    from kernel_proc.hca.control_socket import ControlEnded, ControlSocket
+    from kernel_proc.hca.latency_model import LatencyModelError
+    from kernel_proc.hca_abi.device_packets import DevicePacketError
+    from kernel_proc.hca_abi.device_settings import HcaSettingsError
+
+    try:
+        control = ControlSocket(socket.socket(fileno=descriptor))
         _run(control, control.receive_start())
     except ControlEnded:
         return 0
@@ -81,4 +106,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    # At once: to take every module and table apart would tell nobody anything.
+    os._exit(code)

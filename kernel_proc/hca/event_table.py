@@ -6,6 +6,7 @@ fit waits here, each event once, until the consumer index has moved.
 Spec: docs/command-interface.md; Linux drivers/infiniband/hw/mthca/mthca_eq.c.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from kernel_proc.hca.queue_buffer import QueueBuffer
@@ -17,6 +18,7 @@ from shared.live_words import publish_fence
 EVENT_TYPES: Final = 32
 _CONSUMER_WORD: Final = EQ_CONSUMER_OFFSET // 8
 _ENTRY_SHIFT: Final = 5
+_KNOWN_QUEUES: Final = 1024
 
 
 class EventQueue:
@@ -83,7 +85,7 @@ class EventTable:
 
     def completion(self, number: int, cqn: int) -> None:
         """Tell that an armed CQ has an entry."""
-        self._post(number, _entry(eqe.EVENT_COMPLETION, 0, eqe.EQE_COMPLETION.pack(cqn)))
+        self._post(number, _completion_entry(cqn))
 
     def command_done(self, token: int, status: int, out_param: int) -> None:
         """Tell that a command is complete."""
@@ -168,6 +170,12 @@ class EventTable:
         queue.write(entry)
         self.written += 1
         self.raised = True
+
+
+@lru_cache(_KNOWN_QUEUES)
+def _completion_entry(cqn: int) -> bytes:
+    """Lay out a completion event; a queue's are all alike."""
+    return _entry(eqe.EVENT_COMPLETION, 0, eqe.EQE_COMPLETION.pack(cqn))
 
 
 def _entry(kind: int, subtype: int, data: bytes) -> bytes:

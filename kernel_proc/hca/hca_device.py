@@ -8,7 +8,7 @@ Rules: one thread calls everything; no call waits.
 Spec: docs/hca-process.md; kernel_proc/hca_abi/registers.py.
 """
 
-import traceback
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -63,6 +63,7 @@ class HcaDevice:
         self.settings: Final = settings
         self.failure = ""
         self._faults: DeviceFaults | None = None
+        self._woke_kernel = False
         self.times: Final = LoopTimes()
         self._clock_ns: Final = clock_ns
         self._raise: Final = raise_interrupt
@@ -206,15 +207,22 @@ class HcaDevice:
     def _raise_line(self) -> None:
         self._words[_LINE] = (self._words[_LINE] + 1) & ((1 << 64) - 1)
         full_fence()
-        self.wake_kernel()
+        if self._words[_KERNEL_SLEEPS]:
+            self._raise()
+        elif self._woke_kernel:
+            os.sched_yield()  # it may wait for this very core
+        self._woke_kernel = False
 
     def wake_kernel(self) -> None:
-        """Wake the kernel's processor if it has announced sleep."""
+        """Wake the kernel's processor ahead of an interrupt, if it has announced sleep."""
         if self._words[_KERNEL_SLEEPS]:
+            self._woke_kernel = True
             self._raise()
 
     def fail(self, error: Exception) -> None:
         """Be dead: write the catastrophic buffer, its first word last, and tell everybody."""
+        import traceback  # only a device that fails needs it
+
         self.failure = "".join(traceback.format_exception(error))
         place = traceback.extract_tb(error.__traceback__)[-1]
         words = self._words

@@ -8,9 +8,6 @@ Spec: docs/latency-models.md.
 """
 
 import math
-import random
-import tomllib
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kernel_proc.hca_abi.command_opcodes import COMMANDS
@@ -61,11 +58,13 @@ class _Draw:
     __slots__ = ("_bound", "_mu", "_per_entry", "_random", "_sigma")
 
     def __init__(self, spread: Spread, bound_ns: int | None, stream: str) -> None:
+        from random import Random  # with the model "none" nothing is drawn
+
         self._mu = math.log(spread.median * 1000)
         self._sigma = math.log(spread.p99 / spread.median) / _P99_DEVIATIONS
         self._per_entry = spread.per_entry * 1000
         self._bound = bound_ns
-        self._random = random.Random(stream)
+        self._random = Random(stream)
 
     def __call__(self, entries: int) -> int:
         time = self._random.lognormvariate(self._mu, self._sigma) + self._per_entry * entries
@@ -117,8 +116,11 @@ def _scaled(spreads: dict[str, Spread], factor: float) -> dict[str, Spread]:
 
 
 def _read_file(path: str) -> dict[str, Spread]:
+    import tomllib  # takes long to import, and few starts have such a file
+
     try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            tables = tomllib.loads(file.read())
     except OSError as error:
         if "/" not in path and not path.endswith(".toml"):
             raise LatencyModelError(

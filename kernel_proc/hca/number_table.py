@@ -73,4 +73,4 @@ class NumberTable(Generic[_Kind]):
 
     def all(self) -> list[_Kind]:
         """Return every object."""
-        return [entry for entry in self._entries if entry is not None]
+        return list(filter(None, self._entries))  # no object is false, and the table is large

@@ -7,8 +7,7 @@ Spec: docs/latency-models.md; limits as in ibv_query_device.
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from kernel_proc.hca_abi.contexts import DeviceLimits
 
@@ -17,9 +16,8 @@ class HcaSettingsError(ValueError):
     """A setting is unknown or its value cannot be used; the text is one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class HcaSettings:
-    """The settings of one HCA, with the limits of an InfiniHost III Ex.
+class HcaSettingValues(NamedTuple):
+    """Every setting by name and type, with the limits of an InfiniHost III Ex.
 
     `latency_model`: none, plausible, prm-ceiling, or the path of a TOML file. `spin_hint`: empty
     looks before a poller yields. `idle_spin_us`: how long an idle HCA process looks (and yields)
@@ -49,7 +47,19 @@ class HcaSettings:
     max_inline: int = 400
     max_mtu: int = 5  # an ibv_mtu
 
-    def __post_init__(self) -> None:
+
+class HcaSettings(HcaSettingValues):
+    """The settings of one HCA; HcaSettingsError if they cannot be used."""
+
+    __slots__ = ()
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """Make settings from fields of HcaSettingValues, and judge them."""
+        settings = super().__new__(cls, *values, **named)
+        settings._judge()
+        return settings
+
+    def _judge(self) -> None:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
@@ -136,7 +146,7 @@ def device_limits(settings: HcaSettings) -> DeviceLimits:
 
 def encode_settings(settings: HcaSettings) -> bytes:
     """Return the settings as JSON, for the first packet to the HCA's process."""
-    return json.dumps(asdict(settings)).encode()
+    return json.dumps(settings._asdict()).encode()
 
 
 def decode_settings(text: bytes | str) -> HcaSettings:
@@ -147,7 +157,7 @@ def decode_settings(text: bytes | str) -> HcaSettings:
         raise HcaSettingsError(f"the settings are not JSON: {error}") from error
     if not isinstance(values, dict):
         raise HcaSettingsError("the settings are not a JSON object")
-    kinds = {field.name: field.type for field in fields(HcaSettings)}
+    kinds = HcaSettingValues.__annotations__
     for name, value in values.items():
         kind = kinds.get(name)
         if kind is None:

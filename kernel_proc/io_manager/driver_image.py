@@ -9,14 +9,11 @@ Spec: WDK, Writing a DriverEntry Routine.
 
 import importlib
 import importlib.util
-import inspect
 import sys
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from kernel_proc.io_manager.driver_object import DriverObject
@@ -33,8 +30,7 @@ class DriverLoadFailed(Exception):
         super().__init__(f"the driver {specification!r} was not loaded: {why}")
 
 
-@dataclass(frozen=True, slots=True)
-class DriverImage:
+class DriverImage(NamedTuple):
     """A driver's code, imported; `module` is the name its functions know as theirs."""
 
     specification: str
@@ -132,6 +128,8 @@ def _find_entry(specification: str, module: ModuleType, name: str) -> DriverEntr
             f"{module.__name__!r} has {what} {name!r}: define 'def {name}(driver)' there"
             + _others(module),
         )
+    import inspect  # takes long to import, and few starts name a driver
+
     try:
         signature = inspect.signature(entry)
     except ValueError:  # written in C, without one
@@ -148,6 +146,8 @@ def _find_entry(specification: str, module: ModuleType, name: str) -> DriverEntr
 
 
 def _others(module: ModuleType) -> str:
+    import inspect
+
     functions = [
         name
         for name, value in vars(module).items()
@@ -158,6 +158,8 @@ def _others(module: ModuleType) -> str:
 
 def describe_error(error: BaseException, origin: str = "") -> str:
     """Return an exception's kind, text and place, in the file `origin` if it passed, in a line."""
+    import traceback
+
     text = " ".join(str(error).split())[:_LONGEST_TEXT]
     kind = type(error).__name__
     if isinstance(error, SyntaxError) and error.filename is not None:

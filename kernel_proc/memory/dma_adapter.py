@@ -8,8 +8,7 @@ DISPATCH_LEVEL; transfers at or below it. What is called back is called at DISPA
 Spec: WDK, IoGetDmaAdapter, DMA_OPERATIONS, PutDmaAdapter; bug check 0xE6; docs/dma.md.
 """
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kernel_proc.memory.bus import Bus
 from kernel_proc.memory.dma_channel import AdapterChannels
@@ -28,8 +27,7 @@ from shared.segment import PAGE_SIZE
 DEFAULT_MAXIMUM_LENGTH: Final = (2 << 30) - 1
 
 
-@dataclass(frozen=True)
-class DeviceDescription:
+class DeviceDescription(NamedTuple):
     """What a driver says of its device (WDK: DEVICE_DESCRIPTION): all are bus masters."""
 
     dma_64_bit_addresses: bool = True

@@ -82,7 +82,7 @@ class ScatteredBuffer(KernelBuffer):
 
 
 class _Segment:
-    __slots__ = ("base", "descriptor", "extents", "on_bus", "pages", "runs", "view")
+    __slots__ = ("base", "descriptor", "extents", "given", "on_bus", "pages", "runs", "view")
 
     def __init__(
         self,
@@ -98,6 +98,7 @@ class _Segment:
         self.runs = runs
         self.on_bus = on_bus
         self.pages = len(view) // PAGE_SIZE
+        self.given = 0  # no page from this one on was ever given
         # Pages whose frames are not in a row are kept apart, so that no buffer lies across.
         ends, page = [], 0
         for run in runs:
@@ -184,12 +185,15 @@ class KernelMemory:
     ) -> list[KernelBuffer] | None:
         """Give single pages, wherever they lie; all of them or None."""
         pages: list[KernelBuffer] = []
-        for _ in range(count):
-            page = self.allocate_contiguous(PAGE_SIZE, frames=frames, may_wait=may_wait)
-            if page is None:
-                self.free_all(pages)
-                return None
-            pages.append(page)
+        while len(pages) < count:
+            taken = self._take_singles(count - len(pages), frames)
+            if not taken:
+                one = self.allocate_contiguous(PAGE_SIZE, frames=frames, may_wait=may_wait)
+                if one is None:
+                    self.free_all(pages)
+                    return None
+                taken = [one]
+            pages += taken
         return pages
 
     def free(self, buffer: KernelBuffer) -> None:
@@ -234,6 +238,18 @@ class KernelMemory:
                 return KernelBuffer(segment, page, length)
         return None
 
+    def _take_singles(self, most: int, frames: range | None) -> list[KernelBuffer]:
+        """Take up to `most` pages that are free already; many of them cost little more than one."""
+        for segment in self._segments:
+            if frames is not None and not segment.lies_within(frames):
+                continue
+            some = segment.extents.take_some(most)
+            if some is not None:
+                first, count = some
+                self._clear(segment, first, count)
+                return [KernelBuffer(segment, first + n, PAGE_SIZE) for n in range(count)]
+        return []
+
     def _take_scattered(self, pages: int, length: int) -> KernelBuffer | None:
         for segment in self._segments:
             if segment.extents.free < pages:
@@ -245,10 +261,13 @@ class KernelMemory:
         return None
 
     def _clear(self, segment: _Segment, page: int, pages: int) -> None:
-        """Count pages as used, and zero them."""
+        """Count pages as used, and zero those that were given before; the system zeroed all."""
         self.used += pages * PAGE_SIZE
-        start = page * PAGE_SIZE
-        segment.view[start : start + pages * PAGE_SIZE] = bytes(pages * PAGE_SIZE)
+        dirty = min(page + pages, segment.given) - page
+        if dirty > 0:
+            start = page * PAGE_SIZE
+            segment.view[start : start + dirty * PAGE_SIZE] = bytes(dirty * PAGE_SIZE)
+        segment.given = max(segment.given, page + pages)
 
     def _grow(self, pages: int) -> bool:
         """Make another segment; False if the limit, the frames or the system forbid it."""

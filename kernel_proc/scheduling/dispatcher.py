@@ -9,7 +9,6 @@ Spec: Windows scheduling; WDK, Windows Kernel-Mode Process and Thread Manager.
 """
 
 import contextlib
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -27,6 +26,8 @@ from kernel_proc.scheduling.timer_queue import TimerQueue
 from shared.clock import now_ns
 
 if TYPE_CHECKING:
+    from random import Random
+
     from kernel_proc.scheduling.interrupt_line import InterruptLine
     from kernel_proc.scheduling.kthread import KThread
     from kernel_proc.scheduling.processor import Processor
@@ -44,6 +45,12 @@ class Deadlock(Exception):
         self.threads = threads
         waiting = "; ".join(threads) if threads else "no thread is waiting"
         super().__init__(f"the machine can never go on: {waiting}")
+
+
+def _seeded(seed: int) -> "Random":
+    from random import Random  # without the verifier and a seed nothing is drawn
+
+    return Random(seed)
 
 
 class SteppedDevice(Protocol):
@@ -94,7 +101,7 @@ class Dispatcher:
         self._leave = self._greenlet.switch  # what a thread calls to leave the processor
         self._pool: list[Any] = []
         self._posted: deque[Callable[[], object]] = deque()
-        self._random = random.Random(seed) if seed is not None and processor.verifier else None
+        self._random = _seeded(seed) if seed is not None and processor.verifier else None
         self.ready_queue = ReadyQueue()
         self.timers = TimerQueue()
         self.hardware: deque[Callable[[], object]] = deque()
@@ -289,7 +296,8 @@ class Dispatcher:
             busy = True
         if processor.pending:
             processor.take_pending()
-        if self.timers.heap and self._expire_timers():
+        heap = self.timers.heap
+        if heap and heap[0].when_ns <= self._clock_ns() and self._expire_timers():
             busy = True
         if self.ready_queue.summary:
             self._run_next()

@@ -5,7 +5,6 @@ Spec: WDK, Managing Hardware Priorities; Introduction to DPCs.
 """
 
 import itertools
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -240,7 +239,8 @@ class Processor:
         taken = False
         lines = self.raised_lines  # a service routine may raise and disconnect others
         while lines:
-            line = max(lines, key=lambda line: line.irql)  # the first of equals
+            # The highest, of equals the first; mostly there is one.
+            line = lines[0] if len(lines) == 1 else max(lines, key=lambda line: line.irql)
             if line.irql <= self.irql:
                 return taken
             lines.remove(line)
@@ -273,6 +273,8 @@ class Processor:
 
     def unhandled_exception(self, error: BaseException, where: str) -> NoReturn:
         """Bug-check 0x1E for an exception that left kernel code."""
+        import traceback  # nobody needs it until something is wrong
+
         lines = "".join(traceback.format_exception(error))
         try:
             self.bug_check(
@@ -287,6 +289,8 @@ class Processor:
 
     @staticmethod
     def _calling_routine() -> str:
+        import traceback
+
         here = __file__
         for frame in reversed(traceback.extract_stack()):
             if frame.filename != here:

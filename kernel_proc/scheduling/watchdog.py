@@ -11,7 +11,6 @@ Spec: WDK, Bug Check 0x133 DPC_WATCHDOG_VIOLATION.
 
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -81,6 +80,8 @@ class Watchdog:
             self._on_held(text)
 
     def _report(self) -> None:
+        import traceback  # nobody needs it until something is wrong
+
         processor = self._processor
         frame = sys._current_frames().get(self._watched)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"

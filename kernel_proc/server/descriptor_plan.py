@@ -10,8 +10,7 @@ Spec: getrlimit(2) RLIMIT_NOFILE.
 """
 
 import resource
-from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kernel_proc.server.connection_gate import AHEAD
 from kernel_proc.settings import KernelSettings
@@ -42,8 +41,7 @@ class TooFewDescriptors(Exception):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DescriptorPlan:
+class DescriptorPlan(NamedTuple):
     """The bounds; `connections` are those of one session to the request socket.
 
     An arena takes two descriptors. Of `limit` descriptors a kernel needs `needed` at least.
@@ -59,7 +57,7 @@ class DescriptorPlan:
 
     def inspect(self) -> dict[str, int]:
         """Return the plan as plain values."""
-        return asdict(self)
+        return self._asdict()
 
 
 def plan_descriptors(settings: KernelSettings, limit: int) -> DescriptorPlan:

@@ -11,9 +11,8 @@ import re
 import select
 import socket
 import struct
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kernel_proc.server.packet import NO_DESCRIPTORS_LEFT
 from shared.connection_file import process_start_ticks
@@ -39,8 +38,7 @@ class PeerRefused(Exception):
         self.status: Final = status
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(NamedTuple):
     """A process at the time it connected: the pidfd stays with it whoever gets its pid later.
 
     `stack` is where its stack begins, which is another place in every program it runs.

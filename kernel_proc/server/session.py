@@ -7,7 +7,7 @@ is recognised.
 Rules: dispatcher's OS thread only.
 """
 
-import secrets
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
@@ -138,7 +138,7 @@ class Session:
         peer: Peer | None = None,
     ) -> None:
         self.number = number
-        self.epoch = secrets.randbits(64)
+        self.epoch = int.from_bytes(os.urandom(8), "little")
         self.process = process
         self.address_space = address_space
         self.arenas = arenas

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,8 +161,8 @@ def test_unknown_members_of_a_record_are_ignored(base: Path):
 
 def test_another_boot_and_a_reused_pid_are_not_the_process(base: Path):
     record = cf.own_record("one", 1)
-    assert not cf.is_running(replace(record, boot_id="other"))
-    assert not cf.is_running(replace(record, start_ticks=record.start_ticks + 1))
+    assert not cf.is_running(record._replace(boot_id="other"))
+    assert not cf.is_running(record._replace(start_ticks=record.start_ticks + 1))
 
 
 def test_start_ticks_of_a_process_that_ended_and_a_name_with_parentheses(base: Path):
@@ -189,7 +188,7 @@ def test_running_means_alive_and_holding_the_lock(base: Path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert cf.lock_is_held(paths)
         assert cf.running_record(paths) == record
-        cf.write_record(paths, replace(record, start_ticks=1))
+        cf.write_record(paths, record._replace(start_ticks=1))
         assert cf.running_record(paths) is None
     assert not cf.lock_is_held(paths)
 
@@ -218,7 +217,7 @@ def test_unknown_to_an_older_kernel_are_the_later_members(base: Path):
     for later in ("version", "verifier", "log"):
         del values[later]
     paths.connection_file.write_text(json.dumps(values))
-    assert cf.read_record(paths) == replace(record, version="", verifier=False, log="")
+    assert cf.read_record(paths) == record._replace(version="", verifier=False, log="")
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "device", "link to nothing"])
@@ -244,7 +243,7 @@ def test_a_record_that_names_no_process_is_none(base: Path, pid: int):
     paths = cf.instance_paths("one")
     cf.prepare_folder(paths)
     record = cf.own_record("one", 1, "9.9", True, "/x/log")
-    cf.write_record(paths, replace(record, pid=pid))
+    cf.write_record(paths, record._replace(pid=pid))
     with pytest.raises(cf.RuntimeFolderError, match="is not a connection file"):
         cf.read_record(paths)
 

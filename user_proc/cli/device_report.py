@@ -10,16 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from shared.verbs_enums import (
-    ibv_atomic_cap,
-    ibv_device_cap_flags,
-    ibv_mtu,
-    ibv_port_cap_flags,
-    ibv_port_state,
-)
+from shared.verbs_enums import ibv_mtu, ibv_port_state
 from user_proc.cli.columns import labelled
 from user_proc.cli.extended_report import Fact, extended_facts, hexadecimal
 from user_proc.verbs import device_strings as words
+from user_proc.verbs.libibverbs_enums import (
+    ibv_atomic_cap,
+    ibv_device_cap_flags,
+    ibv_port_cap_flags,
+)
 
 if TYPE_CHECKING:
     from user_proc.verbs.device import Context, Device

@@ -6,14 +6,9 @@ Spec: ibv_devinfo(1); ibv_query_device_ex(3), ibv_create_cq_ex(3), ibv_wr_post(3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from shared.verbs_enums import (
-    ibv_create_cq_wc_flags,
-    ibv_device_cap_flags,
-    ibv_qp_create_send_ops_flags,
-    ibv_qp_type,
-    ibv_wr_opcode,
-)
+from shared.verbs_enums import ibv_qp_create_send_ops_flags, ibv_qp_type, ibv_wr_opcode
 from user_proc.verbs.cq_ex import SUPPORTED_WC_FLAGS
+from user_proc.verbs.libibverbs_enums import ibv_create_cq_wc_flags, ibv_device_cap_flags
 from user_proc.verbs.posting import OPCODES
 
 if TYPE_CHECKING:

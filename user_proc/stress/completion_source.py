@@ -6,11 +6,11 @@ Rules: one thread.
 import select
 from typing import Final
 
-from shared.verbs_enums import ibv_create_cq_wc_flags as wc_flags
 from user_proc.stress.client_world import World
 from user_proc.stress.findings import LOST, Finding
 from user_proc.verbs.completion import WC
 from user_proc.verbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx
+from user_proc.verbs.libibverbs_enums import ibv_create_cq_wc_flags as wc_flags
 
 _A_LOOK: Final = 16
 _FIELDS: Final = int(

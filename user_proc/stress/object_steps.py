@@ -10,19 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shared.verbs_enums import (
-    ibv_mw_type,
-    ibv_qp_attr_mask,
-    ibv_rereg_mr_flags,
-    ibv_srq_attr_mask,
-    ibv_xrcd_init_attr_mask,
-)
+from shared.verbs_enums import ibv_mw_type, ibv_qp_attr_mask, ibv_rereg_mr_flags, ibv_srq_attr_mask
 from user_proc.stress.client_world import World
 from user_proc.stress.findings import WRONG, Finding, NothingToDo
 from user_proc.stress.shapes import ERR, INIT, RC, RESET, UC, UD
 from user_proc.verbs.addr import AH, GID, AHAttr
 from user_proc.verbs.cq import CQ, CQEX, CompChannel, CqInitAttrEx
 from user_proc.verbs.device import DM, AllocDmAttr
+from user_proc.verbs.libibverbs_enums import ibv_xrcd_init_attr_mask
 from user_proc.verbs.mr import MR, MW
 from user_proc.verbs.pd import PD
 from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttr

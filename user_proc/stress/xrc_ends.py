@@ -3,16 +3,16 @@
 import os
 from typing import Final
 
-from shared.verbs_enums import (
-    ibv_qp_init_attr_mask,
-    ibv_srq_init_attr_mask,
-    ibv_srq_type,
-    ibv_xrcd_init_attr_mask,
-)
+from shared.verbs_enums import ibv_srq_type
 from user_proc.stress.client_world import World
 from user_proc.stress.completion_source import CompletionSource
 from user_proc.stress.connection_end import End
 from user_proc.stress.shapes import INLINE, SGES, XRC_RECV, XRC_SEND, Shape
+from user_proc.verbs.libibverbs_enums import (
+    ibv_qp_init_attr_mask,
+    ibv_srq_init_attr_mask,
+    ibv_xrcd_init_attr_mask,
+)
 from user_proc.verbs.qp import QP, QPCap, QPInitAttrEx
 from user_proc.verbs.srq import SRQ, SrqInitAttrEx
 from user_proc.verbs.xrcd import XRCD, XRCDInitAttr

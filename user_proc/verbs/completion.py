@@ -6,9 +6,9 @@ Spec: rdma-core, pyverbs/cq.pyx; ibv_poll_cq(3).
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shared.verbs_enums import ibv_create_cq_wc_flags
 from user_proc.verbs.base import PyverbsObject
 from user_proc.verbs.c_integers import CField, IntLike, to_int, to_u8, to_u16, to_u32, to_u64
+from user_proc.verbs.libibverbs_enums import ibv_create_cq_wc_flags
 from user_proc.verbs.printing import lines
 from user_proc.verbs.utils import names_of_flags
 

@@ -25,15 +25,15 @@ from typing import Any, ClassVar, Final
 from shared.cqe_layout import Cqe
 from shared.verb_codes import IOCTL_QUERY_CLOCK
 from shared.verb_messages import DeviceClock
-from shared.verbs_enums import ibv_cq_init_attr_mask
 from shared.verbs_enums import ibv_create_cq_attr_flags as create_flags
-from shared.verbs_enums import ibv_create_cq_wc_flags as wc_flags
 from user_proc.verbs.argument_types import optional
 from user_proc.verbs.c_integers import CField, to_int, to_u64
 from user_proc.verbs.completion import create_wc_flags_to_str
 from user_proc.verbs.completion_queue import CompletionQueue
 from user_proc.verbs.cq_ex_attributes import CqInitAttrEx, PollCqAttr, WcTmInfo
 from user_proc.verbs.device import Context
+from user_proc.verbs.libibverbs_enums import ibv_cq_init_attr_mask
+from user_proc.verbs.libibverbs_enums import ibv_create_cq_wc_flags as wc_flags
 from user_proc.verbs.parent_domain import RESOURCE_CQ, ParentDomain
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from user_proc.verbs.verb_session import VerbRefusal

@@ -12,7 +12,6 @@ Spec: rdma-core, pyverbs/device.pyx; ibv_open_device(3), ibv_get_async_event(3);
 from typing import Final
 
 from shared.verb_codes import HCA_DEVICE
-from shared.verbs_enums import ibv_node_type, ibv_transport_type
 from user_proc.process import UserProcess
 from user_proc.verbs.base import PyverbsObject
 from user_proc.verbs.c_integers import IntLike, to_int
@@ -50,6 +49,7 @@ from user_proc.verbs.device_strings import (
     width_to_str,
 )
 from user_proc.verbs.dm import DM, AllocDmAttr
+from user_proc.verbs.libibverbs_enums import ibv_node_type, ibv_transport_type
 from user_proc.verbs.port_attributes import GIDEntry, PortAttr
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 

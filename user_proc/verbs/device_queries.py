@@ -26,12 +26,12 @@ from shared.verb_messages import (
     QueryPort,
     VerbMessage,
 )
-from shared.verbs_enums import ibv_gid_type, ibv_values_mask
 from user_proc.verbs.address_attributes import GID
 from user_proc.verbs.argument_types import optional
 from user_proc.verbs.base import Parent
 from user_proc.verbs.c_integers import IntLike, to_int, to_u8, to_u16, to_u32
 from user_proc.verbs.device_attributes import DeviceAttr, DeviceAttrEx, QueryDeviceExInput
+from user_proc.verbs.libibverbs_enums import ibv_gid_type, ibv_values_mask
 from user_proc.verbs.port_attributes import GIDEntry, PortAttr
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from user_proc.verbs.utils import GID_LENGTH

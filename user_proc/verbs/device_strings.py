@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Final
 
-from shared.verbs_enums import (
+from shared.verbs_enums import ibv_event_type
+from user_proc.verbs.libibverbs_enums import (
     ibv_device_cap_flags,
-    ibv_event_type,
     ibv_port_cap_flags,
     ibv_port_cap_flags2,
 )

@@ -8,7 +8,7 @@ Spec: rdma-core, pyverbs/enums.pyx (up to v58).
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from shared import verbs_enums
+from user_proc.verbs import libibverbs_enums
 from user_proc.verbs.libibverbs_enums import *  # noqa: F403 - the same names and more
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
         """Every member of an enumeration is here."""
 
 
-for _kind in list(vars(verbs_enums).values()):
+for _kind in list(vars(libibverbs_enums).values()):
     if isinstance(_kind, type) and issubclass(_kind, IntEnum) and _kind is not IntEnum:
         globals().update(_kind.__members__)
-globals().update({_name: _value for _name, _value in vars(verbs_enums).items() if "IBV_" in _name})
+_names = vars(libibverbs_enums)
+globals().update({_name: _value for _name, _value in _names.items() if "IBV_" in _name})

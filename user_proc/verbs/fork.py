@@ -8,7 +8,7 @@ Spec: rdma-core, pyverbs/fork.pyx; ibv_fork_init(3).
 
 import errno
 
-from shared.verbs_enums import ibv_fork_status
+from user_proc.verbs.libibverbs_enums import ibv_fork_status
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 
 _enabled = False

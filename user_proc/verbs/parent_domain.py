@@ -17,11 +17,14 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from shared.segment import PAGE_SIZE
-from shared.verbs_enums import _IBV_ALLOCATOR_USE_DEFAULT, ibv_parent_domain_init_attr_mask
 from user_proc.verbs.argument_types import optional, require
 from user_proc.verbs.base import PyverbsObject
 from user_proc.verbs.c_integers import CField, IntLike, to_u32, to_u64
 from user_proc.verbs.device import Context
+from user_proc.verbs.libibverbs_enums import (
+    _IBV_ALLOCATOR_USE_DEFAULT,
+    ibv_parent_domain_init_attr_mask,
+)
 from user_proc.verbs.protection_domain import PD
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from user_proc.verbs.queue_memory import QueueAllocator, QueueBuffer

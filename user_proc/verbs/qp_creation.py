@@ -8,9 +8,9 @@ import errno
 from typing import Any, Final
 
 from shared.verb_messages import CreateQp
-from shared.verbs_enums import ibv_qp_init_attr_mask
 from user_proc.verbs.base import Parent
 from user_proc.verbs.device import Context
+from user_proc.verbs.libibverbs_enums import ibv_qp_init_attr_mask
 from user_proc.verbs.qp_init_attr import QPInitAttr
 from user_proc.verbs.qp_init_attr_ex import QPInitAttrEx
 from user_proc.verbs.verb_session import VerbRefusal, VerbSession

@@ -8,9 +8,10 @@ Spec: rdma-core, pyverbs/qp.pyx; ibv_create_qp_ex(3).
 
 from typing import Any
 
-from shared.verbs_enums import ibv_qp_create_flags, ibv_qp_init_attr_mask
+from shared.verbs_enums import ibv_qp_create_flags
 from user_proc.verbs.argument_types import optional
 from user_proc.verbs.c_integers import CField, IntLike, to_u16, to_u32, to_u64
+from user_proc.verbs.libibverbs_enums import ibv_qp_init_attr_mask
 from user_proc.verbs.object_fields import ObjectField
 from user_proc.verbs.pd import PD
 from user_proc.verbs.printing import lines

@@ -14,13 +14,13 @@ from shared.verb_codes import (
     IOCTL_QUERY_SRQ,
 )
 from shared.verb_messages import CreateSrq, ModifySrq, Object, SrqAttributes, SrqCreated
-from shared.verbs_enums import ibv_srq_init_attr_mask
 from shared.wqe_layout import receive_stride, ring_entries
 from user_proc.provider.receive_ring import SharedReceiveRing
 from user_proc.verbs.argument_types import optional, require
 from user_proc.verbs.base import Parent
 from user_proc.verbs.c_integers import IntLike, to_int
 from user_proc.verbs.device import Context
+from user_proc.verbs.libibverbs_enums import ibv_srq_init_attr_mask
 from user_proc.verbs.parent_domain import RESOURCE_SRQ
 from user_proc.verbs.pd import PD
 from user_proc.verbs.posting import post_receives

@@ -8,11 +8,11 @@ from typing import ClassVar, Final
 
 from shared.verb_codes import IOCTL_CLOSE_XRCD, IOCTL_OPEN_XRCD
 from shared.verb_messages import Object, OpenXrcd
-from shared.verbs_enums import ibv_xrcd_init_attr_mask
 from user_proc.verbs.argument_types import require
 from user_proc.verbs.base import PyverbsObject
 from user_proc.verbs.c_integers import CField, IntLike, to_int, to_u32
 from user_proc.verbs.device import Context
+from user_proc.verbs.libibverbs_enums import ibv_xrcd_init_attr_mask
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 from user_proc.verbs.verb_object import VerbObject
 from user_proc.verbs.verb_session import Resource, VerbRefusal

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from kernel_proc.channel_interface.direct_calls import DirectCalls
-from kernel_proc.clients.benchmark_client import MAX_COUNT, MAX_DEPTH
+from kernel_proc.clients.benchmark_client import MAX_COUNT
 from kernel_proc.clients.direct_client import DirectCall
+from kernel_proc.clients.timed_operations import MAX_DEPTH
 from kernel_proc.io_manager import completion as completion_module
 from kernel_proc.io_manager.irp_flags import IRP_MJ_INTERNAL_DEVICE_CONTROL
 from kernel_proc.io_manager.request import DeviceControlRequest

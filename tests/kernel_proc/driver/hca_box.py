@@ -50,6 +50,8 @@ from shared.verb_codes import HCA_DEVICE, VERB_OUTPUT_LENGTH, VERB_RESULT
 from user_proc.memory.private_memory import open_own_memory
 
 ARENA_TOTAL = 1 << 30
+#: As the driver's own, but for the event queue that has room for an event of each CQ.
+SMALL = Profile(log_cqs=10)
 
 
 class Answer(NamedTuple):
@@ -131,7 +133,7 @@ class HcaBox:
             self.link,
             self.memory,
             self.lines.append,
-            profile,
+            profile or SMALL,
             adapter=self.adapter,
             allocation=allocation,
             polls_commands=polls_commands,

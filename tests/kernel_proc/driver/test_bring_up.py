@@ -5,6 +5,7 @@ from itertools import groupby
 import pytest
 
 from kernel_proc.driver import entry
+from kernel_proc.driver.limits import Profile
 from kernel_proc.hca_abi import command_opcodes as op
 from kernel_proc.hca_abi.device_settings import HcaSettings
 from shared.nt_status import (
@@ -103,7 +104,7 @@ def test_fragmented_memory_is_mapped_in_short_pieces():
 
 @pytest.mark.parametrize("nth", [0, 1, 3, 6, 9, 22, 24, 27, 31, 38, 40, 42])
 def test_a_command_that_fails_makes_opens_fail(nth: int):
-    box = HcaBox(wait=False)
+    box = HcaBox(wait=False, profile=Profile())
     seen = box.at_command(nth, lambda: op.CMD_STAT_INTERNAL_ERR)
     session = box.session(opened=False)
     assert session.try_open() == (STATUS_DEVICE_NOT_READY, 0)

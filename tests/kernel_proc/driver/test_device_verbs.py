@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from kernel_proc.driver.limits import Profile
 from shared.verb_codes import (
     IOCTL_ALLOC_PD,
     IOCTL_CREATE_AH,
@@ -30,8 +31,9 @@ def test_a_library_is_told_what_it_needs(box: HcaBox, session: HcaSession):
     assert (opened.doorbells, opened.ports, opened.max_inline) == (session.uar, 2, 400)
 
 
-def test_the_device_is_the_one_of_the_profile(box: HcaBox, session: HcaSession):
-    names, device = box.commands_of(session, IOCTL_QUERY_DEVICE)
+def test_the_device_is_the_one_of_the_profile():
+    with HcaBox(profile=Profile()) as box:
+        names, device = box.commands_of(box.session(), IOCTL_QUERY_DEVICE)
     assert names == ["MAD_IFC"]
     assert (device.vendor_id, device.vendor_part_id, device.hw_ver) == (0x2C9, 25218, 0xA0)
     assert (device.max_qp, device.max_cq, device.max_srq) == (64512, 65408, 960)

@@ -68,6 +68,32 @@ def test_one_event_ends_one_request_for_any_object(bench: Bench):
     assert bench.order == [first, second]
 
 
+@pytest.mark.parametrize("waiting", ["nobody", "for any", "for it", "for both"])
+@pytest.mark.parametrize("unread", [False, True])
+def test_an_event_is_counted_and_told_once_whether_it_was_latched_or_handed_over(
+    bench: Bench, waiting: str, unread: bool
+):
+    context = bench.context()
+    cq, other = bench.thing(context, "cq", 0x80), bench.thing(context, "cq", 0x81)
+    if unread:  # a request can only find it unread if it came while the other was not there
+        bench.at_dispatch(bench.notification.completion, 0x81)
+    for of in {"nobody": [], "for any": [None], "for it": [cq], "for both": [None, cq]}[waiting]:
+        bench.pend(context, COMPLETION, of)
+    bench.at_dispatch(bench.notification.completion, 0x80)
+    told = [bench.event_of(irp).object for irp in bench.order]
+    first = [other.handle] if unread and waiting in ("for any", "for both") else []
+    mine = [cq.handle] if waiting in ("for it", "for both") else []
+    if waiting == "for any" and not unread:
+        mine = [cq.handle]
+    assert told == first + mine
+    assert cq.latch.completion_events == len(mine)
+    assert other.latch.completion_events == len(first)
+    left = [bench.pend(context, COMPLETION) for _ in range(3)]
+    rest = [bench.event_of(irp).object for irp in left if irp in bench.ended]
+    came = [cq.handle] + [other.handle] * unread
+    assert sorted(told + rest) == sorted(came)
+
+
 def test_requests_for_the_object_itself_come_first(bench: Bench):
     context = bench.context()
     cq = bench.thing(context, "cq", 0x80)

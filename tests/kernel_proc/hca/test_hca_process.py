@@ -222,6 +222,16 @@ def test_what_cannot_be_used_ends_it_with_a_sentence(bad: str):
         child.close()
 
 
+@pytest.mark.parametrize(
+    "words", [[], ["--control-fd"], ["--control-fd", "x"], ["--control-fd", "0", "--nonsense", "1"]]
+)
+def test_a_wrong_command_line_is_answered_with_the_right_one(words: list[str]):
+    command = [sys.executable, "-P", "-m", "kernel_proc.hca", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 2
+    assert done.stderr == "usage: python -P -m kernel_proc.hca --control-fd N [--kernel PID]\n"
+
+
 def test_a_killed_process_is_seen_at_the_socket(child: Child):
     assert child.run(op.NOP) == op.CMD_STAT_OK
     child.process.send_signal(signal.SIGKILL)

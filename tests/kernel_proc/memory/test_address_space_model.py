@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from kernel_proc.memory.access_violation import AccessViolation
 from kernel_proc.memory.address_space import AddressSpace
@@ -171,6 +177,12 @@ class TextAddressSpaceModel(AddressSpaceModel):
 
 
 TestAddressSpaceModel = AddressSpaceModel.TestCase
-TestAddressSpaceModel.settings = settings(max_examples=200, stateful_step_count=50)
+TestAddressSpaceModel.settings = settings(max_examples=50, stateful_step_count=50)
 TestTextAddressSpaceModel = TextAddressSpaceModel.TestCase
-TestTextAddressSpaceModel.settings = settings(max_examples=30, stateful_step_count=50)
+TestTextAddressSpaceModel.settings = settings(max_examples=15, stateful_step_count=50)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("model", [AddressSpaceModel, TextAddressSpaceModel])
+def test_many_programs_see_what_the_model_says(model: type[AddressSpaceModel]):
+    run_state_machine_as_test(model, settings=settings(max_examples=1000, stateful_step_count=50))

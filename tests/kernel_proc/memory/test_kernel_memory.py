@@ -96,6 +96,27 @@ def test_the_limit_and_the_frames_hold():
     assert starved.held == 0
 
 
+@pytest.mark.parametrize("used", [1, 5, 16])
+@pytest.mark.parametrize("largest", [None, 3])
+def test_memory_is_zeroed_whether_somebody_had_it_before_or_not(used: int, largest: int | None):
+    memory = new_memory(largest_run=largest)
+    first = memory.allocate_pages(used)
+    assert first is not None
+    for page in first:
+        page.view[:] = b"x" * PAGE
+    memory.free_all(first)
+    second = memory.allocate_pages(16)
+    assert second is not None
+    assert [bytes(page.view) for page in second] == [bytes(PAGE)] * 16
+    assert len({page.bus_address for page in second}) == 16
+    memory.free_all(second)
+    again = memory.allocate_scattered(2 * PAGE)
+    assert again is not None
+    assert not any(again.view)
+    memory.free(again)
+    memory.close()
+
+
 def test_empty_segments_go_but_one():
     memory = new_memory()
     descriptors = len(os.listdir("/proc/self/fd"))

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +261,7 @@ def test_a_new_process_with_a_pid_retires_the_sessions_of_its_former_owner(house
     assert session is not None
     assert session.peer is not None
     # As if that session had been made by an earlier owner of this process's pid.
-    session.peer = replace(session.peer, start_ticks=session.peer.start_ticks - 1)
+    session.peer = session.peer._replace(start_ticks=session.peer.start_ticks - 1)
     assert isinstance(present.greet(), Welcome)
     house.run_until(lambda: house.machine.sessions.get(number) is None)
     assert former.receive() == (None, [])
@@ -647,7 +646,7 @@ def test_a_session_whose_process_runs_another_program_gives_way(
     assert session is not None
     assert session.peer is not None
     # As if its process had run another program, with its stack elsewhere.
-    session.peer = replace(session.peer, stack=session.peer.stack - 4096)
+    session.peer = session.peer._replace(stack=session.peer.stack - 4096)
     newcomer = house.connect()
     answer = newcomer.greet()
     assert isinstance(answer, Refused if full else Welcome)

@@ -1,15 +1,9 @@
-"""Settings: every one is an option, unknown ones and bad values are one sentence."""
-
-from dataclasses import fields
+"""The command line: every setting is an option, unknown ones and bad values are one sentence."""
 
 import pytest
 
-from kernel_proc.settings import (
-    KernelSettings,
-    SettingsError,
-    find_ready_fd,
-    parse_command_line,
-)
+from kernel_proc.command_line import find_ready_fd, parse_command_line
+from kernel_proc.settings import KernelSettings, SettingsError, option_of
 
 OTHER_VALUES = {
     "name": "other",
@@ -32,22 +26,49 @@ def test_without_arguments_the_defaults_hold():
 
 def test_every_setting_is_an_option():
     arguments = []
-    for setting in fields(KernelSettings):
-        option = "--" + setting.name.replace("_", "-")
-        value = OTHER_VALUES.get(setting.name, "70000")
-        if setting.name.startswith("max_") and setting.name not in OTHER_VALUES:
+    for setting, default in KernelSettings._field_defaults.items():
+        option = option_of(setting)
+        value = OTHER_VALUES.get(setting, "70000")
+        if setting.startswith("max_") and setting not in OTHER_VALUES:
             value = "900"
-        if isinstance(setting.default, bool):
-            arguments.append(option.replace("--", "--no-", 1) if setting.default else option)
+        if isinstance(default, bool):
+            arguments.append(option.replace("--", "--no-", 1) if default else option)
         else:
             arguments += [option, value]
     settings = parse_command_line(arguments).settings
     defaults = KernelSettings()
     unchanged = [
-        f.name for f in fields(settings) if getattr(settings, f.name) == getattr(defaults, f.name)
+        name for name in settings._fields if getattr(settings, name) == getattr(defaults, name)
     ]
     assert unchanged == []
     assert (settings.name, settings.seed, settings.max_sessions) == ("other", 70_000, 900)
+
+
+def test_a_value_stands_behind_its_option_or_in_it_and_the_last_one_holds():
+    arguments = ["--seed=1", "--log", "-", "--seed", "-2", "--threaded-dpcs", "--no-threaded-dpcs"]
+    settings = parse_command_line(arguments).settings
+    assert (settings.seed, settings.log, settings.threaded_dpcs) == (-2, "-", False)
+
+
+def test_drivers_are_loaded_in_the_order_they_are_named_in():
+    arguments = ["--driver", "one.py:entry", "--no-hca", "--driver=two:entry"]
+    assert parse_command_line(arguments).settings.driver == ("one.py:entry", "two:entry")
+
+
+def test_what_a_starter_arranges_is_no_setting():
+    options = parse_command_line(["--ready-fd=5", "--owner-fd", "6", "--take-output"])
+    assert options == (KernelSettings(), 5, 6, True)
+
+
+def test_the_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        parse_command_line(["--verifier", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for setting in (*KernelSettings._fields, "ready_fd", "owner_fd", "take_output"):
+        assert f"  {option_of(setting)}" in text
+    assert "--no-hca" in text
+    assert "(default: 256)" in text
 
 
 @pytest.mark.parametrize(
@@ -59,6 +80,10 @@ def test_every_setting_is_an_option():
         (["--max-sessions", "0"], "--max-sessions must lie between 1 and"),
         (["--max-sessions", "many"], "invalid int value: 'many'"),
         (["--max-sessions"], "expected one argument"),
+        (["--max-sessions", "--verifier"], "expected one argument"),
+        (["--latency-factor=much"], "invalid float value: 'much'"),
+        (["--verifier=yes"], "ignored explicit argument 'yes'"),
+        (["--take-output", "--", "--verifier"], "unrecognized arguments: --"),
         (["--ready-fd", "-1"], "-1 is no descriptor"),
         (["--command-mode", "poll"], "--command-mode must be event or polling, not 'poll'"),
         (["--latency-model", "slow"], "--latency-model must be none, plausible, prm-ceiling or"),
