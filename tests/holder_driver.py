@@ -1,5 +1,6 @@
 """A driver whose device keeps every request until it is told to go on or cancelled."""
 
+import time
 from typing import Final
 
 from kernel_proc.io_manager.cancellation import (
@@ -87,7 +88,7 @@ class Holder:
 
     def _hog(self, *_: object) -> None:
         while now_ns() < self._until_ns:
-            pass
+            time.sleep(0.005)  # the OS thread has no other work meanwhile; others have the machine
 
     def _cancel(self, device: DeviceObject | None, irp: Irp) -> None:
         self.held.remove(irp)

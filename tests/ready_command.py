@@ -1,112 +1,118 @@
-"""A process that has the command `softhca` imported, and runs it in a child whenever it is asked.
+"""The command `softhca`, forked from an interpreter that has it imported.
 
-Each run is a process of its own with the streams, folder and environment it is given; only the
-start of an interpreter, which most of a short command's time goes into, is done once.
+Each run is a process of its own with the streams, folder and environment it is given.
+
+Rules: a run ends as a program ends, but the imported modules are not taken down, which is most of
+    the time of a short run; whoever tests that, or the start, starts a program.
 """
 
+import atexit
 import gc
-import importlib
-import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-LONGEST = 1 << 16
+from tests.ready_python import Program, ReadyPython
+
 #: What the commands import when they run.
 USED = (
+    "rich._emoji_codes",
     "rich.progress",
     "rich.traceback",
+    "typer._adapters",
     "typer.rich_utils",
     "user_proc.bench.bench_run",
+    "user_proc.bench.speed.speed_run",
+    "user_proc.bench.verbs.verb_run",
+    "user_proc.cli.main",
     "user_proc.run_document",
     "user_proc.transport.kernel_control",
+    "user_proc.transport.kernel_starter",
     "user_proc.verbs.device",
 )
-
-
-#: Not by -m, which the command would show in its help.
-_SERVE = f"from {__name__} import serve; serve()"
+COMMAND = f"from {__name__} import command; command()"
 
 
 class ReadyCommand:
-    """The asking side."""
+    """The asking side; `more` modules are imported beside those of every command."""
 
-    def __init__(self, asking: socket.socket) -> None:
-        self._asking = asking
+    def __init__(self, *more: str) -> None:
+        self._python = ReadyPython(*USED, *more, __name__)
 
     def run(
-        self, arguments: Sequence[str], folder: Path, environment: dict[str, str], seconds: float
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: dict[str, str],
+        seconds: float,
+        before: str = "",
     ) -> subprocess.CompletedProcess[str]:
         """Run the command to its end; kill it after so many seconds."""
-        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            wanted = json.dumps([*arguments, str(folder), environment]).encode()
-            socket.send_fds(self._asking, [wanted], [output.fileno(), errors.fileno()])
-            pid = int(self._asking.recv(LONGEST))
-            self._asking.settimeout(seconds)
-            try:
-                code = int(self._asking.recv(LONGEST))
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                raise
-            texts = [Path(f"/proc/self/fd/{one.fileno()}").read_text() for one in (output, errors)]
-        return subprocess.CompletedProcess([*arguments], code, *texts)
+        program = self.start(arguments, folder, environment, before)
+        try:
+            texts = program.communicate(timeout=seconds)
+        finally:
+            program.kill()
+        return subprocess.CompletedProcess([*arguments], program.wait(), *texts)
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: dict[str, str],
+        before: str = "",
+        stderr: int | None = subprocess.PIPE,
+    ) -> Program:
+        """Start the command, in a session of its own, and hand it over while it runs.
+
+        `before` is code that runs in it first.
+        """
+        return self._python.start(
+            f"{before}\n{COMMAND}",
+            *arguments,
+            stdin=subprocess.DEVNULL,
+            stderr=stderr,
+            new_session=True,
+            folder=folder,
+            environment=environment,
+        )
+
+    def close(self) -> None:
+        """Let the interpreter end."""
+        self._python.close()
 
 
 @pytest.fixture(scope="session")
-def ready_command() -> Iterator[ReadyCommand]:
+def ready_command(private_run: Path) -> Iterator[ReadyCommand]:
     """The command, imported once for all runs of it."""
-    asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with asking:
-        with asked:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _SERVE, str(asked.fileno())],
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[asked.fileno()],
-            )
-        yield ReadyCommand(asking)
-    process.wait()
+    ready = ReadyCommand()
+    yield ready
+    ready.close()
 
 
-def _next_run(asked: socket.socket) -> bool:
-    """Do runs in children; True in a child, which is to run the command, False at the end."""
-    while True:
-        wanted, streams, _, _ = socket.recv_fds(asked, LONGEST, 2)
-        if not wanted:
-            return False
-        pid = os.fork()
-        if not pid:
-            *sys.argv[1:], folder, environment = json.loads(wanted)
-            os.environ.clear()
-            os.environ.update(environment)
-            os.chdir(folder)
-            for stream, number in zip(streams, (1, 2), strict=True):
-                os.dup2(stream, number)
-                os.close(stream)
-            asked.close()
-            return True
-        for stream in streams:
-            os.close(stream)
-        asked.send(str(pid).encode())
-        _, status = os.waitpid(pid, 0)
-        asked.send(str(os.waitstatus_to_exitcode(status)).encode())
+def command() -> None:
+    """Be the command, and end."""
+    from user_proc.cli.main import main
+
+    sys.argv[0] = "softhca"
+    try:
+        main()
+    except SystemExit as end:
+        if not isinstance(end.code, int):
+            raise
+        _leave(end.code)
 
 
-def serve() -> None:
-    """Serve the socket; in each child be the command."""
-    command = importlib.import_module("user_proc.cli.main")
-    for name in USED:
-        importlib.import_module(name)
+def _leave(code: int) -> None:
+    """End as an interpreter does: threads, exit handlers, what nobody refers to, streams."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
     gc.collect()
-    gc.freeze()
-    if _next_run(socket.socket(fileno=int(sys.argv[1]))):
-        sys.argv[0] = "softhca"
-        command.main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -38,7 +38,8 @@ class HcaMemoryFails(KernelInjection):
 
             return allocate_or_not
 
-        overrides.replace(self.parts.hca.memory, "allocate_contiguous", make)
+        for allocator in ("allocate_contiguous", "allocate_pages"):
+            overrides.replace(self.parts.hca.memory, allocator, make)
 
 
 class MapRegistersUsedUp(KernelInjection):

@@ -21,6 +21,7 @@ import pytest
 from shared.connection_file import InstancePaths, instance_paths
 from tests.machines_given_back import stacks_given_back
 from tests.ready_command import ready_command
+from tests.ready_python import Program, ReadyPython
 
 __all__ = ["ready_command", "stacks_given_back"]
 
@@ -28,7 +29,21 @@ READY_SECONDS = 20.0
 END_SECONDS = 20.0
 STEP_SECONDS = 0.005
 
-KERNEL_WITH_HOLDER = Path(__file__).resolve().parent / "kernel_with_holder.py"
+#: What kernels and users have imported when they are forked.
+READY_KERNEL = ReadyPython("kernel_proc.machine", "tests.end_to_end.kernel_with_holder")
+READY_USER = ReadyPython(
+    "tests.end_to_end.hostile_verbs_user",
+    "tests.end_to_end.traffic_end",
+    "tests.end_to_end.verbs_things",
+    "tests.end_to_end.xrc_end",
+    "tests.holder_driver",
+)
+
+PLAIN_KERNEL = "import sys; from kernel_proc.__main__ import main; sys.exit(main(sys.argv[1:]))"
+KERNEL_WITH_HOLDER = (
+    "import sys; from tests.end_to_end.kernel_with_holder import main; sys.exit(main(sys.argv[1:]))"
+)
+EXECUTED = ["-m", "kernel_proc"]
 
 #: What every user program begins with.
 PRELUDE = """
@@ -53,27 +68,47 @@ def wait_until(predicate: Callable[[], bool], seconds: float = END_SECONDS) -> N
         select.select([], [], [], STEP_SECONDS)
 
 
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state: T for one that is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 class Kernel:
     """One kernel process and what can be seen of it from outside."""
 
-    def __init__(self, folder: Path, program: list[str], *options: str, name: str = "") -> None:
+    def __init__(
+        self, folder: Path, program: str | list[str], *options: str, name: str = ""
+    ) -> None:
+        """Fork a ready kernel that runs the code, or execute the command."""
         self.name = name or f"k{uuid.uuid4().hex[:8]}"
         self.folder = folder
         self.log_path = folder / f"{self.name}.log"
         self.owner_reader, self.owner = os.pipe()
         ready, ready_writer = os.pipe()
-        self.process = subprocess.Popen(
-            [
-                *program,
-                *("--name", self.name, "--log", str(self.log_path)),
-                *("--ready-fd", str(ready_writer), "--owner-fd", str(self.owner_reader)),
-                *options,
-            ],
-            pass_fds=[ready_writer, self.owner_reader],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+        passed = [ready_writer, self.owner_reader]
+        arguments = [
+            *("--name", self.name, "--log", str(self.log_path)),
+            *("--ready-fd", str(ready_writer), "--owner-fd", str(self.owner_reader)),
+            *options,
+        ]
+        self.process: Program | subprocess.Popen[str] = (
+            READY_KERNEL.start(
+                program,
+                *arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=None,
+                passed=passed,
+                new_session=True,
+            )
+            if isinstance(program, str)
+            else subprocess.Popen(
+                [*program, *arguments],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         )
         os.close(ready_writer)
         os.close(self.owner_reader)
@@ -149,13 +184,7 @@ class User:
     """One user process that runs a piece of code."""
 
     def __init__(self, kernel: Kernel, code: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", PRELUDE + textwrap.dedent(code), kernel.name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = READY_USER.start(PRELUDE + textwrap.dedent(code), kernel.name)
 
     def said(self) -> str:
         """Return its next line."""
@@ -187,16 +216,34 @@ def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def ready_pythons(private_run: Path) -> Iterator[None]:
+    """What has been forked from has ended before the run looks for leftovers."""
+    yield
+    READY_KERNEL.close()
+    READY_USER.close()
+
+
 @pytest.fixture
 def start(runtime_folder: Path) -> Iterator[Callable[..., Kernel]]:
-    """Start kernels: start("--verifier", name="x"), start(holder=True, descriptors=100)."""
+    """Start kernels: start("--verifier", name="x"), start(holder=True), start(descriptors=100).
+
+    One whose start is what is tested is executed: start(executed=True); `code` is run by one that
+    differs otherwise.
+    """
     kernels: list[Kernel] = []
 
     def start_one(
-        *options: str, holder: bool = False, name: str = "", descriptors: int = 0
+        *options: str,
+        holder: bool = False,
+        executed: bool = False,
+        code: str = "",
+        name: str = "",
+        descriptors: int = 0,
     ) -> Kernel:
-        what = [str(KERNEL_WITH_HOLDER)] if holder else ["-m", "kernel_proc"]
-        program = [sys.executable, "-P", *what]
+        program: str | list[str] = code or (KERNEL_WITH_HOLDER if holder else PLAIN_KERNEL)
+        if executed or descriptors:
+            program = [sys.executable, "-P", *(["-c", program] if holder else EXECUTED)]
         if descriptors:
             program = ["/bin/sh", "-c", f'ulimit -n {descriptors}; exec "$0" "$@"', *program]
         kernels.append(Kernel(runtime_folder, program, *options, name=name))
@@ -210,7 +257,7 @@ def start(runtime_folder: Path) -> Iterator[Callable[..., Kernel]]:
 @pytest.fixture
 def kernel(start: Callable[..., Kernel]) -> Kernel:
     """A kernel with the holder device, checking itself."""
-    kernel = start("--verifier", holder=True)
+    kernel = start("--verifier", holder=True, executed=False)
     assert kernel.first_words == "ready\n", kernel.first_words
     return kernel
 
@@ -219,7 +266,7 @@ def kernel(start: Callable[..., Kernel]) -> Kernel:
 def shared_kernel(private_run: Path) -> Iterator[Kernel]:
     """One such kernel for those tests of a module that leave it as they found it."""
     folder = Path(tempfile.mkdtemp(prefix="she-"))
-    kernel = Kernel(folder, [sys.executable, "-P", str(KERNEL_WITH_HOLDER)], "--verifier")
+    kernel = Kernel(folder, KERNEL_WITH_HOLDER, "--verifier")
     try:
         assert kernel.first_words == "ready\n", kernel.first_words
         yield kernel

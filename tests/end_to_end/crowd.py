@@ -1,4 +1,4 @@
-"""Processes that all connect at the same moment: `python -P -m tests.end_to_end.crowd KERNEL N`.
+"""Processes that all connect at the same moment, as many as the words KERNEL N say.
 
 Each opens the device, does a verb, and says "in MILLISECONDS", or "refused SENTENCE"; anything else
 is told as "failed". They stay until the input ends.
@@ -58,7 +58,3 @@ def main() -> None:
     os.close(let_begin)
     for _ in range(count):
         os.wait()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,8 @@
-"""Users that no honest program is like: run as `python -P -m tests.end_to_end.hostile_verbs_user`.
+"""Users that no honest program is like. Their words:
 
 KERNEL verbs SEED       every kind of verb, again and again, until it is killed
-KERNEL spray SEED SECONDS   the same, while it writes what it likes over all it shares with the HCA
+KERNEL spray SEED SECONDS   the same, while it writes what it likes over all it shares with the HCA;
+                            longer, if it has made too little until then
 """
 
 import ctypes
@@ -37,6 +38,7 @@ from user_proc.process import UserProcess
 
 RC, UC, UD = 2, 3, 4
 ARENA: Final = 4 << 20
+ENOUGH: Final = 10
 U64: Final = (1 << 64) - 1
 KINDS: Final = {"send_slot": 1, "receive_slot": 2, "slot": 3, "arm_slot": 4}
 DESTROY: Final = {
@@ -238,7 +240,7 @@ def main() -> None:
     print("up", flush=True)
     end = time.monotonic() + float(sys.argv[4]) if what == "spray" else None
     try:
-        while end is None or time.monotonic() < end:
+        while end is None or time.monotonic() < end or user.made <= ENOUGH:
             user.step()
             if isinstance(user, Sprayer):
                 user.spray()
@@ -246,7 +248,3 @@ def main() -> None:
         print(f"{type(error).__name__}: {error}", flush=True)
     print(f"made {user.made}", flush=True)
     os._exit(0)  # without a word to anybody
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,4 @@
-"""A kernel process like any other, with one more driver: run as `python -P THIS_FILE OPTIONS`."""
-
-import sys
+"""A kernel process like any other, with one more driver."""
 
 from kernel_proc import __main__ as kernel
 from kernel_proc.devices import noop
@@ -16,7 +14,7 @@ def _load(io: IoManager) -> DriverObject:
     return _load_noop(io)
 
 
-noop.load = _load
-
-if __name__ == "__main__":
-    sys.exit(kernel.main(sys.argv[1:]))
+def main(arguments: list[str]) -> int:
+    """Run until stopped; return the exit code."""
+    noop.load = _load
+    return kernel.main(arguments)

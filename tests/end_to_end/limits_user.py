@@ -1,6 +1,6 @@
 """A program that goes to every limit of one process, and one step beyond.
 
-`python -P -m tests.end_to_end.limits_user KERNEL` writes, as JSON, for each setting how often it
+The program writes, as JSON, for each setting how often it
 was given what it asked for, and the errno it was refused with; it stays until its input ends.
 """
 
@@ -142,7 +142,3 @@ def main(kernel: str) -> None:
         reached = {name: [getattr(limits, name)() for _ in range(2)] for name in names}
         print(json.dumps(reached), flush=True)
         sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

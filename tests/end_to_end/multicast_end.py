@@ -1,14 +1,14 @@
 """One end of UD between processes that joins multicast groups.
 
-Run as `python -P -m tests.end_to_end.multicast_end KERNEL [private]`, and told what to do as its
-base is.
+Its words are KERNEL [private]; it is told what to do as its base is.
 """
 
 import sys
 
-from shared.verbs_enums import ibv_qp_create_flags, ibv_qp_init_attr_mask, ibv_qp_type
+from shared.verbs_enums import ibv_qp_create_flags, ibv_qp_type
 from tests.end_to_end.traffic_end import End, serve
 from user_proc.verbs.addr import AH, GID, AHAttr, GlobalRoute
+from user_proc.verbs.libibverbs_enums import ibv_qp_init_attr_mask
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 from user_proc.verbs.qp import QP, QPCap, QPInitAttrEx
 from user_proc.verbs.wr import SGE, SendWR
@@ -72,5 +72,6 @@ class MulticastEnd(End):
         return [[one.status, one.byte_len, one.wc_flags, one.src_qp] for one in found]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be the other process of a test."""
     serve(MulticastEnd(sys.argv[1], private="private" in sys.argv))

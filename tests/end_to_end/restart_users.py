@@ -1,8 +1,8 @@
 """User processes that outlive their kernels: each opens the next one of the name.
 
-`python -P -m tests.end_to_end.restart_users KERNEL` forks one for each role. For each byte read a
-user opens the device, says "ROLE up DESCRIPTORS" when it is at work, then "ROLE died CLASS ERRNO
-WHEN" (CLOCK_MONOTONIC) once, closes all it has, and says "ROLE closed WHEN".
+The program, whose word is KERNEL, forks one for each role. For each byte read a user opens the
+device, says "ROLE up DESCRIPTORS" when it is at work, then "ROLE died CLASS ERRNO WHEN"
+(CLOCK_MONOTONIC) once, closes all it has, and says "ROLE closed WHEN".
 """
 
 import gc
@@ -100,7 +100,3 @@ def main() -> None:
     for _ in ROLES:
         _, status = os.wait()
         assert status == 0, status
-
-
-if __name__ == "__main__":
-    main()

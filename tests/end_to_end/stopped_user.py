@@ -1,6 +1,6 @@
 """A user process with full queues, unread events and locked memory that stops itself when told.
 
-`python -P -m tests.end_to_end.stopped_user KERNEL` says "ready", and after each line it reads
+The program, whose word is KERNEL, says "ready", and after each line it reads
 leaves some hundred requests under way, stops (SIGSTOP), and when it goes on takes their ends and
 says how many there were.
 """
@@ -99,7 +99,3 @@ def main() -> None:
         kept.cancel()
         print(sum(map(was_cancelled, pended + ending)), flush=True)
     assert held.locked.length == LOCKED_BYTES
-
-
-if __name__ == "__main__":
-    main()

@@ -2,8 +2,6 @@
 
 import os
 import select
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.end_to_end.conftest import READY_USER
 
 pytestmark = pytest.mark.processes
 
@@ -23,11 +23,9 @@ Start = Callable[..., Any]
 @contextmanager
 def crowd(kernel: str, count: int) -> Iterator[list[str]]:
     """Let so many come in at once; what each says. They leave at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.end_to_end.crowd", kernel, str(count)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    process = READY_USER.start(
+        "from tests.end_to_end.crowd import main; main()", kernel, str(count), stderr=None
+    )
     assert process.stdout is not None
     said = b""
     try:

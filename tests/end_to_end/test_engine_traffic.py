@@ -4,14 +4,12 @@ import itertools
 import json
 import select
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import END_SECONDS, Kernel
+from tests.end_to_end.conftest import END_SECONDS, READY_USER, Kernel
 from tests.end_to_end.traffic_end import End
 
 pytestmark = pytest.mark.processes
@@ -23,12 +21,8 @@ class Peer:
     """The other process."""
 
     def __init__(self, kernel: str, *options: str, module: str = "traffic_end") -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", f"tests.end_to_end.{module}", kernel, *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        code = f"from tests.end_to_end.{module} import main; main()"
+        self.process = READY_USER.start(code, kernel, *options, stderr=None)
         self.kernel = kernel
         self.qpn, self.buf, self.rkey = self.answer()
 

@@ -155,11 +155,11 @@ def test_faults_of_keys(scene: Kernel, point: str, status: int):
 
 def test_an_hca_that_is_slow_or_stands_still(scene: Kernel):
     with scene.pair() as pair:
-        scene.set("hca-slow", time="20ms", lasts="500ms")
+        scene.set("hca-slow", time="20ms", lasts="10s")
         assert seconds(lambda: pair.statuses(4)) >= 0.04
         scene.clear()
-        scene.set("hca-paused", lasts="400ms")
-        assert 0.3 <= seconds(lambda: pair.statuses(1)) < 5
+        scene.set("hca-paused", lasts="300ms")
+        assert 0.2 <= seconds(lambda: pair.statuses(1)) < 5
         scene.set("hca-paused", lasts="300ms")
         assert len(scene.hits()) == 1  # it answers all the same
         assert seconds(lambda: pair.context.query_port(1)) >= 0.1

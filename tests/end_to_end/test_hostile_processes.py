@@ -33,7 +33,7 @@ from shared.envelope import (
 )
 from shared.ioctl_codes import COMPLETION_DEVICE, METHOD_BUFFERED, METHOD_NEITHER, noop_code
 from shared.nt_status import STATUS_INSUFFICIENT_RESOURCES
-from tests.end_to_end.conftest import wait_until
+from tests.end_to_end.conftest import state_of, wait_until
 from tests.holder_driver import HOLD
 from user_proc.errors import NtStatusError
 from user_proc.process import UserProcess
@@ -251,7 +251,7 @@ def test_a_lingering_socket_handed_over_holds_nobody(kernel: Any):
             handed_over.append((lifeline, lingering))
         # Stopped, so that its descriptors are the last; once, because a stop ends such a wait.
         kernel.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, kernel.process.pid, os.WSTOPPED)
+        wait_until(lambda: state_of(kernel.process.pid) == "T")
         for lifeline, lingering in handed_over:
             socket.send_fds(lifeline, [b"garbage"], [lingering.fileno()])
             lingering.close()
@@ -298,7 +298,7 @@ def test_after_close_the_kernel_writes_nothing_any_more(kernel: Any, run: Callab
         SIZE = 24 << 20
         source, target = bytearray(b"x") * SIZE, bytearray(SIZE)
         code = noop_code({METHOD_NEITHER}, 0)
-        for attempt in range(4):
+        for attempt in range(2):
             process = UserProcess.connect(name)
             device = process.open_device("noop")
             ends = []
@@ -379,8 +379,8 @@ def test_a_program_can_be_interrupted_anywhere_and_goes_on(kernel: Any, run: Cal
         started = process.open_device("holder", overlapped=True)
         event = process.create_event()
         hits = 0
-        deadline = time.monotonic() + 1.5
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline or hits <= 50:
             data = os.urandom(16) * dice.choice((1, 300, 5000))
             output = bytearray(len(data))
             what = dice.randrange(6)
@@ -404,7 +404,6 @@ def test_a_program_can_be_interrupted_anywhere_and_goes_on(kernel: Any, run: Cal
             assert noop.device_io_control(noop_code(0, 0), data[:16], output) == 16
             assert output == data[:16]
         process.close()
-        assert hits > 50, hits
         at("well")
     """)
     assert user.said() == "well"

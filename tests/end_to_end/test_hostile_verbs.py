@@ -13,7 +13,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,16 +29,15 @@ from shared.nt_status import (
 from shared.verb_codes import VERB_NAMES, VERB_OUTPUT_LENGTH, VERB_RESULT
 from shared.verb_messages import Object, RegMr
 from shared.verb_reasons import VerbReason
-from tests.end_to_end.conftest import END_SECONDS, Kernel, wait_until
-from tests.end_to_end.hostile_verbs_user import RawVerbs
+from tests.end_to_end.conftest import END_SECONDS, READY_USER, Kernel, wait_until
+from tests.end_to_end.hostile_verbs_user import ENOUGH, RawVerbs
+from tests.ready_python import Program
 from user_proc.errors import NtStatusError
 from user_proc.process import UserProcess
 
 pytestmark = pytest.mark.processes
 
 Start = Callable[..., Kernel]
-ROOT = Path(__file__).resolve().parents[2]
-
 FEWEST_DESCRIPTORS = 1171
 NOTIFICATIONS = {code for code in VERB_NAMES if code >= codes.IOCTL_GET_CA_FATAL_EVENT}
 
@@ -49,20 +47,14 @@ class HostileUsers:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self.all: list[subprocess.Popen[str]] = []
+        self.all: list[Program] = []
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
-        program = [sys.executable, "-P", "-m", "tests.end_to_end.hostile_verbs_user"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self.all.append(
-            subprocess.Popen(
-                [*program, self._kernel.name, *words],
-                env=environment,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return self.all[-1]
+    def start(self, *words: str) -> Program:
+        code = "from tests.end_to_end.hostile_verbs_user import main; main()"
+        arguments = [self._kernel.name, *words]
+        started = READY_USER.start(code, *arguments, stdin=subprocess.DEVNULL, stderr=None)
+        self.all.append(started)
+        return started
 
     def are_up(self) -> None:
         """Wait until each is about to begin."""
@@ -145,7 +137,8 @@ def check_noop(kernel: Kernel) -> None:
 # --- bytes ---------------------------------------------------------------------------------------
 
 
-def test_no_bytes_and_no_length_harm_anybody(plain: Kernel):
+@pytest.mark.parametrize("tags", [8, pytest.param(32, marks=pytest.mark.stress)])
+def test_no_bytes_and_no_length_harm_anybody(plain: Kernel, tags: int):
     check_witness(plain)
     plain.wait_for_sessions(0)
     before, hca = used(plain), hca_of(plain)
@@ -169,7 +162,7 @@ def test_no_bytes_and_no_length_harm_anybody(plain: Kernel):
     for code in VERB_NAMES.keys() - NOTIFICATIONS:
         for size in (0, 1, 2, 5, 40, 300, 66_000):
             ask(code, dice.randbytes(size))
-        for tag in range(40, 72):
+        for tag in dice.sample(range(40, 72), tags):
             head = bytes([tag, 1])
             for item in (b"\0", b"\xff", b"\xce\xff\xff\xff\xff", b"\xcf" + b"\xff" * 8, b"\xc0"):
                 ask(code, b"\xdc\x00\x0e" + head + item * 12)
@@ -216,13 +209,14 @@ def test_the_status_page_is_nobodys_to_write(plain: Kernel):
     user.close()
 
 
-def test_whoever_writes_over_all_it_shares_harms_itself_alone(plain: Kernel, hostile: HostileUsers):
+def spray(plain: Kernel, hostile: HostileUsers, seconds: float) -> None:
+    """Let two write over all they share; nobody else notices."""
     check_witness(plain)
     plain.wait_for_sessions(0)
     before, hca = used(plain), hca_of(plain)
     held = descriptors_of(hca)
     for seed in (11, 12):
-        hostile.start("spray", str(seed), "2")
+        hostile.start("spray", str(seed), str(seconds))
     hostile.are_up()
     rounds = 0
     while any(user.poll() is None for user in hostile.all):
@@ -233,13 +227,24 @@ def test_whoever_writes_over_all_it_shares_harms_itself_alone(plain: Kernel, hos
     for user in hostile.all:
         assert user.stdout is not None
         (words,) = user.stdout.read().splitlines()
-        assert int(words.removeprefix("made ")) > 10
+        assert int(words.removeprefix("made ")) > ENOUGH
     plain.wait_for_sessions(0)
     wait_until(lambda: used(plain) == before)  # its lanes end when they have closed all
     wait_until(lambda: descriptors_of(hca) <= held)  # it takes its mail when it looks
     assert hca_of(plain) == hca
     assert plain.stop() == 0
     assert "failed" not in plain.log
+
+
+def test_whoever_writes_over_all_it_shares_harms_itself_alone(plain: Kernel, hostile: HostileUsers):
+    spray(plain, hostile, 0.8)
+
+
+@pytest.mark.stress
+def test_whoever_writes_over_all_it_shares_for_long_harms_itself_alone(
+    plain: Kernel, hostile: HostileUsers
+):
+    spray(plain, hostile, 20)
 
 
 # --- ends ----------------------------------------------------------------------------------------

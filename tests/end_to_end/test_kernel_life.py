@@ -11,20 +11,34 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shared.connection_file import instance_paths, list_instances, read_record
-from tests.end_to_end.conftest import wait_until
+from tests.end_to_end.conftest import Kernel, wait_until
 from tests.holder_driver import BREAK, HOG, HOG_IN_DPC, KEEP
 from user_proc.errors import KernelDied, KernelNotRunning, KernelRefused
 from user_proc.process import UserProcess
 
 pytestmark = pytest.mark.processes
 
+SILENT = 24  # six times what it has places for
 KNOCKS = 1500  # more than a kernel of 1300 descriptors can have
+
+#: A kernel with the holder whose watchdog waits for a fifth of what it has by default: 1 s.
+IMPATIENT = """
+import sys
+from kernel_proc.scheduling import watchdog
+from tests.end_to_end.kernel_with_holder import main
+patient = watchdog.Watchdog
+def impatient(processor, on_held, on_violation):
+    return patient(processor, on_held, on_violation, watchdog.DEFAULT_LIMIT_NS // 5)
+watchdog.Watchdog = impatient
+sys.exit(main(sys.argv[1:]))
+"""
 
 BUSY = """
     process = UserProcess.connect(name)
@@ -48,6 +62,12 @@ BUSY = """
     at("here")
     for thread in threads: thread.join()
 """
+
+
+@pytest.fixture
+def start(start: Callable[..., Kernel]) -> Callable[..., Kernel]:
+    """Start kernels as users do."""
+    return partial(start, executed=True)
 
 
 def busy(kernel: Any, run: Callable[[str], Any], users: int = 2) -> list[Any]:
@@ -284,7 +304,7 @@ def test_a_kernel_short_of_descriptors_admits_fewer_and_lives(start: Any):
     check_bound_of_two(kernel.name)
     kernel.wait_for_sessions(0)
     with contextlib.ExitStack() as open_ones:
-        for _ in range(100):
+        for _ in range(SILENT):
             open_ones.enter_context(connect_silently(kernel.name))
         for _ in range(KNOCKS):  # libzmq ends a process that has no descriptor for one more
             connection = open_ones.enter_context(socket.socket(socket.AF_UNIX))
@@ -366,8 +386,13 @@ def test_a_bug_check_that_cannot_be_written_beside_the_log_is_in_the_log(kernel:
     assert f"Is a directory: '{beside}'" in kernel.log
 
 
-def test_a_dpc_that_never_ends_is_a_bug_check(kernel: Any):
+def test_a_thread_that_holds_the_processor_is_endured_and_a_dpc_is_a_bug_check(start: Any):
+    kernel = start("--verifier", code=IMPATIENT, executed=False)
     with UserProcess.connect(kernel.name) as process, process.open_device("holder") as device:
+        device.device_io_control(HOG, (1_000).to_bytes(4, "little"))
+        assert process.echo(b"after") == b"after"
+        assert "processor held for over 0.2 s at PASSIVE_LEVEL" in kernel.log
+        assert "in _hog" in kernel.log
         with pytest.raises(KernelDied):
             device.device_io_control(HOG_IN_DPC, (20_000).to_bytes(4, "little"))
         assert kernel.end() == 3
@@ -377,14 +402,6 @@ def test_a_dpc_that_never_ends_is_a_bug_check(kernel: Any):
     document = json.loads(Path(f"{kernel.log_path}.bugcheck.json").read_text())
     assert document["code"] == 0x133
     assert not kernel.paths.folder.exists()
-
-
-def test_a_thread_that_holds_the_processor_is_reported_and_endured(kernel: Any):
-    with UserProcess.connect(kernel.name) as process, process.open_device("holder") as device:
-        device.device_io_control(HOG, (2_500).to_bytes(4, "little"))
-        assert process.echo(b"after") == b"after"
-    assert "processor held for over 1 s at PASSIVE_LEVEL" in kernel.log
-    assert "in _hog" in kernel.log
 
 
 def test_signals_the_starter_had_blocked_still_stop_it(start: Any):

@@ -2,20 +2,18 @@
 
 import errno
 import json
-import os
 import select
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from kernel_proc.settings import KernelSettings
+from tests.end_to_end.conftest import READY_USER
+from tests.ready_python import Program
 from user_proc.errors import KernelRefused
 from user_proc.process import UserProcess
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
@@ -59,19 +57,17 @@ def kernel(private_run: object) -> Iterator[StartedKernel]:
 
 
 @contextmanager
-def user(kernel: str) -> Iterator["subprocess.Popen[str]"]:
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.end_to_end.limits_user", kernel],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    ) as process:  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
+def user(kernel: str) -> Iterator[Program]:
+    code = "import sys; from tests.end_to_end.limits_user import main; main(sys.argv[1])"
+    process = READY_USER.start(code, kernel, stderr=None)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
-def reached(process: "subprocess.Popen[str]") -> dict[str, list[list[int]]]:
+def reached(process: Program) -> dict[str, list[list[int]]]:
     assert process.stdout is not None
     assert select.select([process.stdout], [], [], PATIENCE_SECONDS)[0]
     found: dict[str, Any] = json.loads(process.stdout.readline())
@@ -79,7 +75,7 @@ def reached(process: "subprocess.Popen[str]") -> dict[str, list[list[int]]]:
 
 
 def test_every_limit_of_a_process_is_here():
-    settings = {field.name for field in fields(KernelSettings)}
+    settings = set(KernelSettings._fields)
     of_one = {name for name in settings if name.endswith(("_per_process", "_per_session"))}
     assert set(LIMITS) == of_one
 

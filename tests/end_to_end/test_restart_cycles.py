@@ -5,8 +5,6 @@ import errno
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import cycle, islice
@@ -17,15 +15,16 @@ import pytest
 
 from shared.connection_file import read_record
 from shared.stray_devices import stray_devices
-from tests.end_to_end.conftest import wait_until
+from tests.end_to_end.conftest import READY_USER, wait_until
 from tests.end_to_end.restart_users import ROLES
+from tests.ready_python import Program
 from user_proc.errors import KernelDied
 
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "again"
-CYCLES = 6
+CYCLES = 4
 MANY_CYCLES = 300
 KILLED = ("kernel", "hca", "both")
 SAY_SECONDS = 20.0
@@ -44,7 +43,7 @@ Start = Callable[..., Any]
 class Users:
     """The four processes, and what they say."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: Program) -> None:
         assert process.stdout is not None
         assert process.stdin is not None
         self.process = process
@@ -54,7 +53,7 @@ class Users:
     def begin(self) -> None:
         """Have each open the kernel that runs."""
         assert self.process.stdin is not None
-        self.process.stdin.write(b"!" * len(ROLES))
+        self.process.stdin.write("!" * len(ROLES))
         self.process.stdin.flush()
 
     def say(self, count: int, kernel: Any) -> list[list[str]]:
@@ -70,11 +69,8 @@ class Users:
 
 @pytest.fixture
 def users(runtime_folder: Path) -> Iterator[Users]:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.end_to_end.restart_users", NAME],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
-    )  # fmt: skip
+    code = "from tests.end_to_end.restart_users import main; main()"
+    process = READY_USER.start(code, NAME, stderr=None, new_session=True)
     yield Users(process)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

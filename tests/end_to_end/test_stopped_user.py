@@ -3,8 +3,6 @@
 import os
 import signal
 import statistics
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -14,8 +12,9 @@ from typing import Any
 import pytest
 
 from shared.ioctl_codes import COMPLETION_DEVICE, METHOD_BUFFERED, NOOP_DEVICE, noop_code
-from tests.end_to_end.conftest import wait_until
+from tests.end_to_end.conftest import READY_USER, state_of, wait_until
 from tests.end_to_end.stopped_user import ENDING, ENTRIES, LOCKED_BYTES, REQUESTS
+from tests.ready_python import Program
 from user_proc.process import UserProcess
 from user_proc.verbs import enums as e
 from user_proc.verbs.addr import AHAttr
@@ -84,12 +83,9 @@ class Witness:
 
 
 @pytest.fixture
-def other(kernel: Any) -> Iterator["subprocess.Popen[str]"]:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.end_to_end.stopped_user", kernel.name],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+def other(kernel: Any) -> Iterator[Program]:
+    code = "from tests.end_to_end.stopped_user import main; main()"
+    process = READY_USER.start(code, kernel.name, stderr=None)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -99,13 +95,7 @@ def other(kernel: Any) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def test_a_user_that_is_stopped_with_all_it_can_hold_delays_nobody(
-    kernel: Any, other: "subprocess.Popen[str]"
-):
+def test_a_user_that_is_stopped_with_all_it_can_hold_delays_nobody(kernel: Any, other: Program):
     assert other.stdin is not None
     assert other.stdout is not None
     running: dict[str, list[float]] = defaultdict(list)

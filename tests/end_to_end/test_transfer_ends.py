@@ -6,13 +6,12 @@ sessions beside them notice nothing. All of the table with `-m stress`.
 
 import itertools
 import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.end_to_end.conftest import Kernel
+from tests.end_to_end.conftest import PLAIN_KERNEL, Kernel
 from tests.end_to_end.test_engine_traffic import Peer
 from tests.end_to_end.traffic_end import End
 
@@ -121,7 +120,7 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("kernel")
-    kernel = Kernel(folder, [sys.executable, "-P", "-m", "kernel_proc"], "--verifier")
+    kernel = Kernel(folder, PLAIN_KERNEL, "--verifier")
     made = Stage(kernel)
     yield made
     made.close()

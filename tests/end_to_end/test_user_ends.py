@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,7 +81,7 @@ POINTS = {
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """One kernel for all these tests: what each leaves would add up."""
     folder = tmp_path_factory.mktemp("kernel")
-    kernel = Kernel(folder, [sys.executable, "-P", str(KERNEL_WITH_HOLDER)], "--verifier")
+    kernel = Kernel(folder, KERNEL_WITH_HOLDER, "--verifier")
     with UserProcess.connect(kernel.name):
         pass  # everything that is made at first use has been made
     kernel.wait_for_sessions(0)

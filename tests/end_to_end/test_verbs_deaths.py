@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -29,10 +28,11 @@ from shared.nt_status import (
     STATUS_THREAD_IS_TERMINATING,
 )
 from shared.verb_codes import HCA_CONTROL_DEVICE, IOCTL_RESET_HCA, VERB_RESULT
-from tests.end_to_end.conftest import wait_until
+from tests.end_to_end.conftest import READY_USER, wait_until
 from tests.end_to_end.verbs_holdings import everything_held, wait_for_nothing_more
 from tests.end_to_end.verbs_things import Things
 from tests.end_to_end.verbs_waiters import WAITS
+from tests.ready_python import Program
 from tests.user_proc.verbs.self_connected import run
 from user_proc.errors import NtStatusError
 from user_proc.io.device_handle import DeviceHandle
@@ -63,13 +63,14 @@ WITHIN_SECONDS = 2.0
 
 
 @contextmanager
-def waiters(kernel: StartedKernel) -> Iterator["subprocess.Popen[str]"]:
+def waiters(kernel: StartedKernel) -> Iterator[Program]:
     """Start the processes; every thread of them is at work."""
-    started = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tests.end_to_end.verbs_waiters", kernel.name, str(PROCESSES)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
-    )  # fmt: skip
+    started = READY_USER.start(
+        "from tests.end_to_end.verbs_waiters import main; main()",
+        *(kernel.name, str(PROCESSES)),
+        stdin=subprocess.DEVNULL,
+        new_session=True,
+    )
     assert started.stdout is not None
     assert started.stderr is not None
     try:
@@ -82,9 +83,7 @@ def waiters(kernel: StartedKernel) -> Iterator["subprocess.Popen[str]"]:
         started.communicate()
 
 
-def check_all_end(
-    started: "subprocess.Popen[str]", killed: float, fatal: tuple[int, ...]
-) -> dict[str, float]:
+def check_all_end(started: Program, killed: float, fatal: tuple[int, ...]) -> dict[str, float]:
     """Every call of every process ended with EIO in time; how late the latest of each kind.
 
     `fatal` says how many DEVICE_FATAL events each process may have got.
@@ -206,14 +205,7 @@ def test_programs_go_on_with_the_next_hca_after_each_reset():
     lives = 5
     with start_kernel(f"deaths-{uuid.uuid4().hex[:8]}", settings={"verifier": True}) as kernel:
         nothing: dict[str, Any] = everything_held(kernel_state(kernel.name))
-        programs = [
-            subprocess.Popen(
-                [sys.executable, "-P", "-c", UNDETERRED, kernel.name], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-            )
-            for _ in range(2)
-        ]  # fmt: skip
+        programs = [READY_USER.start(UNDETERRED, kernel.name) for _ in range(2)]
         for life in range(lives):
             for program in programs:
                 assert program.stdout is not None

@@ -6,9 +6,6 @@ destroyed, and numbers that name nothing. All are EINVAL, and nothing changes an
 """
 
 import errno
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +33,7 @@ from shared.verb_messages import (
 )
 from shared.verb_reasons import VerbReason as Reason
 from shared.verbs_enums import ibv_access_flags
+from tests.end_to_end.conftest import READY_USER
 from tests.end_to_end.verbs_holdings import everything_held, objects_held, wait_for_nothing_more
 from tests.end_to_end.verbs_raw import RawVerbs
 from tests.end_to_end.verbs_things import GROUP, MLID, Things
@@ -192,11 +190,7 @@ class World(NamedTuple):
 def world() -> Iterator[World]:
     with start_kernel(NAME, settings={"verifier": True}):
         nothing = everything_held(kernel_state(NAME))
-        other = subprocess.Popen(
-            [sys.executable, "-P", "-c", OTHER, NAME],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        other = READY_USER.start(OTHER, NAME, stderr=None)
         assert other.stdout is not None
         assert other.stdin is not None
         stranger = dict(pair.split("=") for pair in other.stdout.readline().split())

@@ -8,8 +8,6 @@ import os
 import random
 import select
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import END_SECONDS
+from tests.end_to_end.conftest import END_SECONDS, READY_USER
 from tests.end_to_end.verbs_holdings import everything_held, wait_for_nothing_more
 from user_proc.transport.kernel_control import kernel_state
 from user_proc.transport.kernel_starter import StartedKernel, start_kernel
@@ -25,7 +23,7 @@ from user_proc.transport.kernel_starter import StartedKernel, start_kernel
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = 20
+KILLS = 12
 MANY_KILLS = 200
 AT_A_TIME = 2
 MOST_STEPS = 150
@@ -35,11 +33,8 @@ class Nursery:
     """A process that forks victims."""
 
     def __init__(self, kernel: str, path: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.end_to_end.verbs_victims", kernel, str(path)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        code = "from tests.end_to_end.verbs_victims import main; main()"
+        self.process = READY_USER.start(code, kernel, str(path))
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._seeds, self._out = self.process.stdin, self.process.stdout.fileno()
@@ -48,7 +43,7 @@ class Nursery:
     def _more(self) -> None:
         assert select.select([self._out], [], [], END_SECONDS)[0], "no word from the victim"
         data = os.read(self._out, 4096)
-        assert data, self.process.stderr and self.process.stderr.read().decode()
+        assert data, self.process.stderr and self.process.stderr.read()
         self._read += data
 
     def _line(self) -> str:
@@ -59,7 +54,7 @@ class Nursery:
 
     def start(self, seed: int) -> int:
         """Fork a victim; its pid."""
-        self._seeds.write(f"{seed}\n".encode())
+        self._seeds.write(f"{seed}\n")
         self._seeds.flush()
         # A victim may have written its first steps before its pid is told.
         line = self._line()
@@ -80,7 +75,7 @@ class Nursery:
 
     def close(self) -> None:
         _, errors = self.process.communicate(timeout=END_SECONDS)
-        assert errors == b"", errors.decode()
+        assert errors == ""
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import errno
 import os
 import queue
 import random
-import subprocess
-import sys
 import tempfile
 import threading
 import uuid
@@ -19,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import END_SECONDS, wait_until
+from tests.end_to_end.conftest import END_SECONDS, READY_USER, wait_until
 from tests.end_to_end.verbs_holdings import everything_held, wait_for_nothing_more
 from tests.end_to_end.verbs_things import XRC_SRQ_MASK, XRCD_MASK, attributes
 from user_proc.process import UserProcess
@@ -231,11 +229,7 @@ class Other:
     """Another user process, asked line by line."""
 
     def __init__(self, program: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", program, NAME, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, pass_fds=pass_fds,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        self.process = READY_USER.start(program, NAME, *arguments, stderr=None, passed=pass_fds)
 
     def said(self) -> str:
         assert self.process.stdout is not None
@@ -270,12 +264,8 @@ def test_two_processes_at_once_never_have_the_same_numbers():
 
 
 def test_what_a_child_inherits_belongs_to_the_parent():
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "tests.end_to_end.verbs_fork_rules", NAME],
-        capture_output=True, text=True, timeout=50, check=False, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("good\n", "")
+    program = READY_USER.start("from tests.end_to_end.verbs_fork_rules import main; main()", NAME)
+    assert program.communicate(timeout=END_SECONDS) == ("good\n", "")
 
 
 # XRC domains

@@ -1,6 +1,6 @@
 """One end of a connection between two processes: it says who it is and does what it is told.
 
-Run as `python -P -m tests.end_to_end.traffic_end KERNEL [private]`. It prints its queue pair's
+Its words are KERNEL [private]. It prints its queue pair's
 number and its region's address and key, then reads lines of commands and answers each with one
 line of JSON.
 """
@@ -214,5 +214,6 @@ def serve(end: End) -> None:
     os._exit(0)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be the other process of a test."""
     serve(End(sys.argv[1], private="private" in sys.argv))

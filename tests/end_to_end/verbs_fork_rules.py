@@ -1,7 +1,6 @@
 """A user program that forks: what its child may do with what it inherited, and what not.
 
-`python -P -m tests.end_to_end.verbs_fork_rules KERNEL` says "good" when everything was as it
-should be.
+The program, whose word is KERNEL, says "good" when everything was as it should be.
 """
 
 import gc
@@ -119,7 +118,3 @@ def main() -> None:
     things.ud.detach_mcast(GROUP, MLID)
     context.close()
     print("good", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """User processes that carry out random verbs for ever, to be killed anywhere.
 
-`python -P -m tests.end_to_end.verbs_victims KERNEL FILE` forks a child for each seed it reads; the
-child connects, opens the device, and writes a byte before each verb. What is done follows from the
-seed; two threads do it, on shared objects. FILE is what its XRC domains are shared by.
+The program, whose words are KERNEL FILE, forks a child for each seed it reads; the child connects,
+opens the device, and writes a byte before each verb. What is done follows from the seed; two
+threads do it, on shared objects. FILE is what its XRC domains are shared by.
 """
 
 import contextlib
@@ -237,7 +237,3 @@ def main() -> None:
         os.write(1, f"{pid}\n".encode())
         _, status = os.waitpid(pid, 0)
         os.write(1, f"\nended {os.waitstatus_to_exitcode(status)}\n".encode())
-
-
-if __name__ == "__main__":
-    main()

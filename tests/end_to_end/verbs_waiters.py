@@ -1,6 +1,6 @@
 """User processes that are in every call at a time, and say how each of them ends.
 
-`python -P -m tests.end_to_end.verbs_waiters KERNEL PROCESSES` forks them. Each says "NUMBER ready"
+The program, whose words are KERNEL PROCESSES, forks them. Each says "NUMBER ready"
 when every thread is at work, then a line for each: its number, the call's name, the exception's
 class, its errno, and when it was raised (CLOCK_MONOTONIC).
 """
@@ -151,7 +151,3 @@ def main() -> None:
     for _ in range(count):
         _, status = os.wait()
         assert status == 0, status
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """An end of a connection that binds memory windows to its region.
 
-Run as `python -P -m tests.end_to_end.window_end KERNEL [private]`, like `traffic_end`.
+Its words are KERNEL [private], as those of `traffic_end`.
 """
 
 import errno
@@ -179,5 +179,6 @@ class WindowEnd(End):
         return self.read(address - self.mr.buf, length).hex()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be the other process of a test."""
     serve(WindowEnd(sys.argv[1], private="private" in sys.argv))

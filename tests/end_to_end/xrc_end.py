@@ -1,6 +1,6 @@
 """One end of XRC between processes: a sender, a target, and a shared queue in a domain of a file.
 
-Run as `python -P -m tests.end_to_end.xrc_end KERNEL [private]`, and told what to do as its base is.
+Its words are KERNEL [private]; it is told what to do as its base is.
 """
 
 import os
@@ -9,20 +9,22 @@ from typing import Any
 
 from shared.verbs_enums import (
     ibv_qp_attr_mask,
-    ibv_qp_init_attr_mask,
     ibv_qp_state,
     ibv_qp_type,
     ibv_send_flags,
     ibv_srq_attr_mask,
-    ibv_srq_init_attr_mask,
     ibv_srq_type,
     ibv_wr_opcode,
-    ibv_xrcd_init_attr_mask,
 )
 from shared.wqe_layout import RECEIVE_HEAD
 from tests.end_to_end.traffic_end import ALL_ACCESS, End, serve
 from user_proc.verbs.addr import AHAttr
 from user_proc.verbs.cq import CQ
+from user_proc.verbs.libibverbs_enums import (
+    ibv_qp_init_attr_mask,
+    ibv_srq_init_attr_mask,
+    ibv_xrcd_init_attr_mask,
+)
 from user_proc.verbs.qp import QP, QPAttr, QPCap, QPInitAttrEx
 from user_proc.verbs.srq import SRQ, SrqAttr, SrqInitAttr, SrqInitAttrEx
 from user_proc.verbs.wr import SGE, RecvWR, SendWR
@@ -207,5 +209,6 @@ def _attributes(peer: int, rnr_retry: int, access: int, rd_atomic: int) -> QPAtt
     return attr
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be the other process of a test."""
     serve(XrcEnd(sys.argv[1], private="private" in sys.argv))

@@ -1,5 +1,6 @@
 """A copy of the project's set-up in a folder of its own, with a Python that only writes down."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -18,24 +19,28 @@ TOOLS += ("sha256sum", "stat", "uname")
 class ProjectCopy:
     """The scripts in `root`, run with a PATH that holds the fake Python and the tools alone."""
 
-    def __init__(self, repository: Path, base: Path) -> None:
+    def __init__(self, base: Path) -> None:
+        """Be the copy that lies in this folder."""
         self.base = base
         self.root = base / "a clone"
         self.fake = base / "fake"
         self.bin = base / "bin"
-        for folder in (self.root, self.fake, self.bin, base / "elsewhere"):
-            folder.mkdir()
+        self.environment = {
+            "PATH": str(self.bin),
+            "FAKE": str(self.fake),
+            "REAL_PYTHON": sys.executable,
+        }
+
+    def make(self, repository: Path) -> None:
+        """Make it, without an environment."""
+        for folder in (self.root, self.fake, self.bin, self.base / "elsewhere"):
+            folder.mkdir(parents=True)
         shutil.copytree(repository / "scripts", self.root / "scripts")
         shutil.copytree(repository / ".ci", self.root / ".ci")
         shutil.copy(repository / "pyproject.toml", self.root)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
         self.add_python("python3")
-        self.environment = {
-            "PATH": str(self.bin),
-            "FAKE": str(self.fake),
-            "REAL_PYTHON": sys.executable,
-        }
 
     @property
     def venv(self) -> Path:
@@ -115,14 +120,64 @@ class ProjectCopy:
         return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
+class Kept:
+    """Copies in their three states, each made once and put where it was made for each test.
+
+    An environment belongs to the place and to the interpreter, told by its time, that it was made
+    at and with; so the copies of a run take turns in one folder.
+    """
+
+    def __init__(self, repository: Path, folder: Path) -> None:
+        self._repository = repository
+        self._folder = folder
+        self._place = folder / "now"
+
+    @contextlib.contextmanager
+    def state(self, name: str, *scripts: str) -> Iterator[ProjectCopy]:
+        """Give a copy in which these scripts have been run once."""
+        kept = self._folder / name
+        if not kept.exists():
+            made = ProjectCopy(self._place)
+            made.make(self._repository)
+            for script in scripts:
+                done = made.run(script=script)
+                assert done.returncode == 0, done.stderr
+            made.forget()
+            self._place.rename(kept)
+        shutil.copytree(kept, self._place, symlinks=True)
+        try:
+            yield ProjectCopy(self._place)
+        finally:
+            shutil.rmtree(self._place)
+
+
+@pytest.fixture(scope="session")
+def kept(repository: Path) -> Iterator[Kept]:
+    folder = Path(tempfile.mkdtemp(prefix="shs-"))
+    folder.chmod(0o755)
+    yield Kept(repository, folder)
+    shutil.rmtree(folder)
+
+
 @pytest.fixture
-def copy(repository: Path) -> Iterator[ProjectCopy]:
-    base = Path(tempfile.mkdtemp(prefix="shs-"))
-    base.chmod(0o755)
-    try:
-        yield ProjectCopy(repository, base)
-    finally:
-        shutil.rmtree(base)
+def copy(kept: Kept) -> Iterator[ProjectCopy]:
+    """A copy without an environment."""
+    with kept.state("bare") as copy:
+        yield copy
+
+
+@pytest.fixture
+def ready(kept: Kept) -> Iterator[ProjectCopy]:
+    """A copy whose environment was made by its command."""
+    with kept.state("ready", "scripts/softhca") as copy:
+        yield copy
+
+
+@pytest.fixture
+def ready_for_tests(kept: Kept) -> Iterator[ProjectCopy]:
+    """A copy whose environment has what the tests need, too."""
+    with kept.state("tests", "scripts/test") as copy:
+        yield copy
 
 
 @pytest.fixture

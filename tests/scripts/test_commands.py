@@ -25,46 +25,47 @@ def checks(copy: ProjectCopy) -> list[str]:
     return [name for name in names if name != REWRITING]  # beside them, at any time
 
 
-def test_all_checks_run_and_pytest_gets_the_arguments(copy: ProjectCopy):
-    done = copy.run("-m", "stress", "tests/x y", script="scripts/test")
+def test_all_checks_run_and_pytest_gets_the_arguments(ready_for_tests: ProjectCopy):
+    done = ready_for_tests.run("-m", "stress", "tests/x y", script="scripts/test")
     assert done.returncode == 0
-    assert checks(copy) == [*CHECKS, "-m pytest -m stress tests/x y"]
-    assert REWRITING not in copy.log
+    assert checks(ready_for_tests) == [*CHECKS, "-m pytest -m stress tests/x y"]
+    assert REWRITING not in ready_for_tests.log
     assert done.stdout.endswith("output of pytest\n")
     assert "FAILED" not in done.stdout
 
 
-def test_without_arguments_the_tests_are_spread_over_two_workers(copy: ProjectCopy):
-    copy.run(script="scripts/test")
-    assert checks(copy)[-1] == "-m pytest -n 2"
-    assert copy.log.count(REWRITING) == 1
-    copy.run(script="scripts/test", PYTEST_ADDOPTS="-n 0")
-    assert checks(copy)[-1] == "-m pytest"
+def test_without_arguments_the_tests_are_spread_over_two_workers(ready_for_tests: ProjectCopy):
+    ready_for_tests.run(script="scripts/test")
+    assert checks(ready_for_tests)[-1] == "-m pytest -n 2"
+    assert ready_for_tests.log.count(REWRITING) == 1
+    ready_for_tests.run(script="scripts/test", PYTEST_ADDOPTS="-n 0")
+    assert checks(ready_for_tests)[-1] == "-m pytest"
 
 
 @pytest.mark.parametrize("failing", ["ruff", "mypy", "lint-imports"])
-def test_a_failed_check_stops_nothing_and_is_told_to_pytest(copy: ProjectCopy, failing: str):
-    copy.switch(f"fail-{failing}", "3")
-    done = copy.run("-x", script="scripts/test")
-    assert checks(copy) == [*CHECKS, "-m pytest -x"]
+def test_a_failed_check_stops_nothing_and_is_told_to_pytest(
+    ready_for_tests: ProjectCopy, failing: str
+):
+    ready_for_tests.switch(f"fail-{failing}", "3")
+    done = ready_for_tests.run("-x", script="scripts/test")
+    assert checks(ready_for_tests) == [*CHECKS, "-m pytest -x"]
     assert done.stdout.endswith("output of pytest\n")
     failed = done.stdout.partition("== FAILED: ")[2].partition(" (see above)")[0]
     assert failing.replace("lint-imports", "import rules") in failed
     assert f" failed={failed}\n" in done.stdout
 
 
-def test_every_check_that_failed_is_named(copy: ProjectCopy):
-    copy.switch("fail-mypy", "1")
-    copy.switch("fail-lint-imports", "1")
-    assert "== FAILED: mypy, import rules (" in copy.run(script="scripts/test").stdout
+def test_every_check_that_failed_is_named(ready_for_tests: ProjectCopy):
+    ready_for_tests.switch("fail-mypy", "1")
+    ready_for_tests.switch("fail-lint-imports", "1")
+    assert "== FAILED: mypy, import rules (" in ready_for_tests.run(script="scripts/test").stdout
 
 
 def test_pytest_takes_the_place_of_the_script_so_that_signals_and_its_code_count(
-    copy: ProjectCopy,
+    ready_for_tests: ProjectCopy,
 ):
-    copy.run(script="scripts/test")
-    copy.switch("fail-pytest", "5")
-    with copy.start(script="scripts/test") as process:
+    ready_for_tests.switch("fail-pytest", "5")
+    with ready_for_tests.start(script="scripts/test") as process:
         out, _ = process.communicate(timeout=30)
     assert f"pid={process.pid} failed=\n" in out
     assert process.returncode == 5
@@ -80,13 +81,11 @@ def test_pytest_takes_the_place_of_the_script_so_that_signals_and_its_code_count
     ],
 )
 def test_a_signal_in_a_check_ends_the_check_and_no_test_begins(
-    copy: ProjectCopy, number: signal.Signals, code: int
+    ready_for_tests: ProjectCopy, number: signal.Signals, code: int
 ):
-    copy.run(script="scripts/test")
-    copy.forget()
-    copy.have_wait("mypy")
-    process = copy.start(script="scripts/test")
-    check = os.pidfd_open(int(copy.wait_for("mypy")))
+    ready_for_tests.have_wait("mypy")
+    process = ready_for_tests.start(script="scripts/test")
+    check = os.pidfd_open(int(ready_for_tests.wait_for("mypy")))
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == code
@@ -94,7 +93,7 @@ def test_a_signal_in_a_check_ends_the_check_and_no_test_begins(
     ended, _, _ = select.select([check], [], [], 30)
     os.close(check)
     assert ended
-    assert checks(copy) == CHECKS[:3]
+    assert checks(ready_for_tests) == CHECKS[:3]
 
 
 def test_ci_takes_nothing_from_apt_when_python_is_complete(copy: ProjectCopy):

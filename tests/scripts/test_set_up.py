@@ -63,16 +63,13 @@ def test_the_sources_are_compiled_once_and_failing_at_it_is_no_failure(copy: Pro
     assert not (copy.fake / "compiled").exists()
 
 
-def test_a_later_start_runs_no_set_up_and_says_nothing(copy: ProjectCopy):
-    copy.run()
-    copy.forget()
-    done = copy.run()
-    assert (done.returncode, done.stderr, copy.log) == (0, "", [])
+def test_a_later_start_runs_no_set_up_and_says_nothing(ready: ProjectCopy):
+    done = ready.run()
+    assert (done.returncode, done.stderr, ready.log) == (0, "", [])
 
 
-def test_the_command_takes_the_place_of_the_shell_so_that_signals_reach_it(copy: ProjectCopy):
-    copy.run()
-    with copy.start() as process:
+def test_the_command_takes_the_place_of_the_shell_so_that_signals_reach_it(ready: ProjectCopy):
+    with ready.start() as process:
         out, _ = process.communicate(timeout=30)
     assert f"pid={process.pid}" in out.splitlines()
 
@@ -96,71 +93,60 @@ def test_a_start_through_a_symlink_finds_the_project(copy: ProjectCopy):
     assert copy.venv.is_dir()
 
 
-def test_an_active_environment_of_the_project_does_not_make_itself(copy: ProjectCopy):
-    copy.run()
-    (copy.venv / "softhca.stamp").write_text("unfinished\n")
-    copy.forget()
-    (copy.venv / "bin" / "python").rename(copy.venv / "bin" / "python3")
-    done = copy.run(PATH=f"{copy.venv}/bin:{copy.bin}")
-    assert (done.returncode, steps(copy)) == (0, MADE_ANEW)
+def test_an_active_environment_of_the_project_does_not_make_itself(ready: ProjectCopy):
+    (ready.venv / "softhca.stamp").write_text("unfinished\n")
+    ready.forget()
+    (ready.venv / "bin" / "python").rename(ready.venv / "bin" / "python3")
+    done = ready.run(PATH=f"{ready.venv}/bin:{ready.bin}")
+    assert (done.returncode, steps(ready)) == (0, MADE_ANEW)
 
 
 # --- out of date -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", ["pyproject.toml", "scripts/_setup.sh"])
-def test_a_changed_source_of_the_set_up_runs_pip_again(copy: ProjectCopy, source: str):
-    copy.run()
-    copy.forget()
-    with (copy.root / source).open("a") as file:
+def test_a_changed_source_of_the_set_up_runs_pip_again(ready: ProjectCopy, source: str):
+    with (ready.root / source).open("a") as file:
         file.write("# changed\n")
-    assert copy.run().stderr.startswith("setting up .venv (something is new)...\n  fetching and")
-    assert steps(copy) == ["pip -e ."]
-    copy.forget()
-    copy.run()
-    assert copy.log == []
+    assert ready.run().stderr.startswith("setting up .venv (something is new)...\n  fetching and")
+    assert steps(ready) == ["pip -e ."]
+    ready.forget()
+    ready.run()
+    assert ready.log == []
 
 
-def test_another_interpreter_below_makes_the_environment_anew(copy: ProjectCopy):
-    copy.run()
-    copy.forget()
-    (copy.venv / "left over").touch()
-    os.utime(copy.venv / "bin" / "python", (1, 1))
-    copy.run()
-    assert steps(copy) == MADE_ANEW
-    assert not (copy.venv / "left over").exists()
+def test_another_interpreter_below_makes_the_environment_anew(ready: ProjectCopy):
+    (ready.venv / "left over").touch()
+    os.utime(ready.venv / "bin" / "python", (1, 1))
+    ready.run()
+    assert steps(ready) == MADE_ANEW
+    assert not (ready.venv / "left over").exists()
 
 
-def test_a_clone_that_was_moved_makes_the_environment_anew(copy: ProjectCopy):
-    copy.run()
-    copy.forget()
-    copy.root = copy.root.rename(copy.base / "moved")
-    assert copy.run().returncode == 0
-    assert steps(copy) == MADE_ANEW
-    assert str(copy.root) in copy.stamp
+def test_a_clone_that_was_moved_makes_the_environment_anew(ready: ProjectCopy):
+    ready.root = ready.root.rename(ready.base / "moved")
+    assert ready.run().returncode == 0
+    assert steps(ready) == MADE_ANEW
+    assert str(ready.root) in ready.stamp
 
 
-def test_an_environment_without_interpreter_is_made_anew(copy: ProjectCopy):
-    copy.run()
-    copy.forget()
-    (copy.venv / "bin" / "python").unlink()
-    assert copy.run().returncode == 0
-    assert steps(copy) == MADE_ANEW
+def test_an_environment_without_interpreter_is_made_anew(ready: ProjectCopy):
+    (ready.venv / "bin" / "python").unlink()
+    assert ready.run().returncode == 0
+    assert steps(ready) == MADE_ANEW
 
 
-def test_an_extra_is_added_once_and_kept(copy: ProjectCopy):
-    copy.run()
-    copy.forget()
-    copy.run(script="scripts/test")
-    assert steps(copy)[0] == "pip -e .[test]"
-    copy.forget()
-    copy.run(script="scripts/test")
-    copy.run()
-    assert [line for line in steps(copy) if line.startswith(("pip", "venv"))] == []
-    copy.change_project()
-    copy.forget()
-    copy.run()
-    assert steps(copy) == ["pip -e .[test]"]
+def test_an_extra_is_added_once_and_kept(ready: ProjectCopy):
+    ready.run(script="scripts/test")
+    assert steps(ready)[0] == "pip -e .[test]"
+    ready.forget()
+    ready.run(script="scripts/test")
+    ready.run()
+    assert [line for line in steps(ready) if line.startswith(("pip", "venv"))] == []
+    ready.change_project()
+    ready.forget()
+    ready.run()
+    assert steps(ready) == ["pip -e .[test]"]
 
 
 def test_an_environment_made_by_hand_is_used_and_nothing_in_it_is_lost(copy: ProjectCopy):
@@ -357,10 +343,9 @@ def test_a_folder_without_the_right_to_write_is_named(copy: ProjectCopy, another
     assert f"cannot write to {copy.root}" in said
 
 
-def test_a_ready_environment_needs_no_right_to_write(copy: ProjectCopy, another_user: int | None):
-    copy.run()
-    copy.root.chmod(0o555)
+def test_a_ready_environment_needs_no_right_to_write(ready: ProjectCopy, another_user: int | None):
+    ready.root.chmod(0o555)
     try:
-        assert copy.run(user=another_user).returncode == 0
+        assert ready.run(user=another_user).returncode == 0
     finally:
-        copy.root.chmod(0o755)
+        ready.root.chmod(0o755)

@@ -16,12 +16,17 @@ GOING_ON = "going on with it as it was"
 
 
 @pytest.fixture
-def ready(copy: ProjectCopy) -> ProjectCopy:
+def ready(ready: ProjectCopy) -> ProjectCopy:
     """A copy whose environment is complete, and holds a file that only a new one would lack."""
-    assert copy.run().returncode == 0
-    (copy.venv / "kept").touch()
-    copy.forget()
-    return copy
+    (ready.venv / "kept").touch()
+    return ready
+
+
+@pytest.fixture
+def ready_for_tests(ready_for_tests: ProjectCopy) -> ProjectCopy:
+    """The same with what the tests need."""
+    (ready_for_tests.venv / "kept").touch()
+    return ready_for_tests
 
 
 def sentences(errors: str) -> list[str]:
@@ -40,11 +45,13 @@ def test_an_extra_that_cannot_be_had_leaves_the_environment_to_the_command(ready
     assert (ready.venv / "kept").exists()
 
 
-@pytest.mark.parametrize("script", ["scripts/softhca", "scripts/test"])
+@pytest.mark.parametrize(
+    ("state", "script"), [("ready", "scripts/softhca"), ("ready_for_tests", "scripts/test")]
+)
 def test_a_refresh_that_cannot_be_had_is_said_and_the_command_goes_on(
-    ready: ProjectCopy, script: str
+    request: pytest.FixtureRequest, state: str, script: str
 ):
-    ready.run(script=script)
+    ready = request.getfixturevalue(state)
     ready.change_project()
     ready.switch("pip-fails")
     done = ready.run(script=script)

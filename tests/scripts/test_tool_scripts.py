@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ready_python import Program, ReadyPython
 from user_proc.transport.kernel_starter import start_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.scripts.conftest import ProjectCopy
+
+    Start = Callable[..., Program | subprocess.Popen[str]]
 
 pytestmark = pytest.mark.processes
 
@@ -42,32 +45,57 @@ def kernel() -> Iterator[str]:
         yield started.name
 
 
-def start(script: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-P", script, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+#: Started as a shell would; the others are the same programs, forked with their imports made.
+EXECUTED = ("ib_send_lat", "rc_pingpong")
+AS_MAIN = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+@pytest.fixture(scope="module")
+def ready(private_run: Path) -> Iterator[ReadyPython]:
+    ready = ReadyPython("runpy", "user_proc.perftest.pingpong_main", "user_proc.perftest.tool_main")
+    yield ready
+    ready.close()
+
+
+@pytest.fixture
+def start(ready: ReadyPython) -> Iterator[Start]:
+    """Start a script; what is left of it is killed at the end."""
+    sides: list[Program | subprocess.Popen[str]] = []
+
+    def begin(script: Path, *arguments: str) -> Program | subprocess.Popen[str]:
+        if script.stem in EXECUTED:
+            side: Program | subprocess.Popen[str] = subprocess.Popen(
+                [sys.executable, "-P", script, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        else:
+            side = ready.start(AS_MAIN, str(script), *arguments, stdin=subprocess.DEVNULL)
+        sides.append(side)
+        return side
+
+    yield begin
+    for side in sides:
+        side.kill()
+        side.communicate()
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_each_tool_runs_as_server_and_client(
-    tool: str, repository: Path, kernel: str, free_port: int
+    tool: str, repository: Path, kernel: str, free_port: int, start: Start
 ):
     script, options = repository / "scripts" / f"{tool}.py", [*TOOLS[tool], "-p", str(free_port)]
-    with start(script, "--name", kernel, *options) as server:
-        assert server.stdout is not None
-        said = ""
-        while "ait" not in said:  # waiting; read past the buffer, which select knows nothing of
-            ready = select.select([server.stdout], [], [], END_SECONDS)[0]
-            more = os.read(server.stdout.fileno(), 4096).decode() if ready else ""
-            if not more:
-                server.kill()
-                pytest.fail(f"no word of the server but {said!r}")
-            said += more
-        with start(script, *options, "127.0.0.1") as client:
-            ends = [one.communicate(timeout=END_SECONDS) for one in (client, server)]
+    server = start(script, "--name", kernel, *options)
+    assert server.stdout is not None
+    said = ""
+    while "ait" not in said:  # waiting; read past the buffer, which select knows nothing of
+        ready = select.select([server.stdout], [], [], END_SECONDS)[0]
+        more = os.read(server.stdout.fileno(), 4096).decode() if ready else ""
+        assert more, f"no word of the server but {said!r}"
+        said += more
+    client = start(script, *options, "127.0.0.1")
+    ends = [one.communicate(timeout=END_SECONDS) for one in (client, server)]
     assert [(one.returncode, end[1]) for one, end in zip((client, server), ends, strict=True)] == [
         (0, ""),
         (0, ""),

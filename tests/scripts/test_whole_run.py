@@ -5,10 +5,12 @@ import re
 import select
 import signal
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ready_python import Program, ReadyPython
 
 pytestmark = pytest.mark.processes
 
@@ -59,45 +61,59 @@ class settings:
 """
 
 
+#: A run as by -m pytest, told where the stand-ins are; all that it says is its output.
+PYTEST = """
+import os, runpy, sys
+os.dup2(1, 2)
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+"""
+
+
 class SmallProject:
     """One file of tests under the project's own conftest.py, its patience shortened."""
 
-    def __init__(self, folder: Path, conftest: str) -> None:
+    def __init__(self, folder: Path, conftest: str, ready: ReadyPython) -> None:
         self.folder = folder
+        self._ready = ready
         (folder / "pytest.ini").write_text(INI)
         (folder / "imported").mkdir()
         (folder / "imported" / "hypothesis.py").write_text(HYPOTHESIS)
         patient = "LEAVE_SECONDS = 5.0"
         assert patient in conftest
-        (folder / "conftest.py").write_text(conftest.replace(patient, "LEAVE_SECONDS = 1.5"))
+        (folder / "conftest.py").write_text(conftest.replace(patient, "LEAVE_SECONDS = 1.0"))
 
-    def start(self, code: str, *arguments: str, **more: str) -> "subprocess.Popen[str]":
+    def start(self, code: str, *arguments: str, **more: str) -> Program:
         (self.folder / "test_it.py").write_text(code)
         unset = ("SOFTHCA_FAILED_CHECKS", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PLACE")
         environment = {name: value for name, value in os.environ.items() if name not in unset}
-        plugins = {
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONPATH": str(self.folder / "imported"),
-        }
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "pytest", "-p", "xdist.plugin", *arguments],
-            cwd=self.folder,
-            env=environment | plugins | more,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        imported = str(self.folder / "imported")
+        plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": imported}
+        return self._ready.start(
+            PYTEST,
+            *(imported, "-p", "xdist.plugin", *arguments),
+            stdin=subprocess.DEVNULL,
+            folder=self.folder,
+            environment=environment | plugins | more,
         )
 
     def run(self, code: str, *arguments: str, **more: str) -> tuple[int, str]:
         """The exit code and what was said."""
-        with self.start(code, *arguments, **more) as process:
-            said, _ = process.communicate(timeout=50)
-        return process.returncode, said
+        process = self.start(code, *arguments, **more)
+        said, _ = process.communicate(timeout=50)
+        return process.wait(), said
+
+
+@pytest.fixture(scope="module")
+def ready(private_run: Path) -> Iterator[ReadyPython]:
+    ready = ReadyPython("pytest", "runpy")
+    yield ready
+    ready.close()
 
 
 @pytest.fixture
-def project(tmp_path: Path, repository: Path) -> SmallProject:
-    return SmallProject(tmp_path, (repository / "tests" / "conftest.py").read_text())
+def project(tmp_path: Path, repository: Path, ready: ReadyPython) -> SmallProject:
+    return SmallProject(tmp_path, (repository / "tests" / "conftest.py").read_text(), ready)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +166,7 @@ def test_a_worse_end_of_pytest_is_kept_and_no_test_sees_the_failed_checks(projec
 
 @pytest.mark.parametrize(
     ("number", "arguments"),
-    [(signal.SIGINT, []), (signal.SIGTERM, []), (signal.SIGHUP, []), (signal.SIGTERM, ["-n1"])],
+    [(signal.SIGINT, []), (signal.SIGTERM, []), (signal.SIGHUP, ["-n1"])],
 )
 def test_a_run_that_is_ended_while_a_process_starts_ends_it_and_complains_of_nothing(
     project: SmallProject, number: signal.Signals, arguments: list[str], tmp_path: Path
@@ -174,7 +190,7 @@ def test_a_run_that_is_ended_while_a_process_starts_ends_it_and_complains_of_not
 def test_a_process_that_stays_is_an_error_and_one_that_is_about_to_end_is_not(
     project: SmallProject,
 ):
-    assert project.run(LEAVING.replace("SECONDS", "0.3"))[0] == 0
+    assert project.run(LEAVING.replace("SECONDS", "0.2"))[0] == 0
     code, said = project.run(LEAVING.replace("SECONDS", "60"))
     assert code == 1
     assert re.search(r"processes outlived the tests: \['\d+ sleep 60'\]", said)

@@ -19,18 +19,18 @@ from user_proc.transport.kernel_control import list_kernels
 pytestmark = pytest.mark.processes
 
 
-def own_kernels() -> list[str]:
-    return [kernel.name for kernel in list_kernels() if kernel.name.startswith("bench-")]
-
-
 def leftovers() -> list[Path]:
     return sorted(runtime_root().glob("bench-*"))
 
 
+def kernel_pids() -> dict[str, int]:
+    """The kernels of rounds, by name."""
+    own = [kernel for kernel in list_kernels() if kernel.name.startswith("bench-")]
+    return {kernel.name: kernel.pid for kernel in own if kernel.pid is not None}
+
+
 def kernel_pid() -> int:
-    (name,) = own_kernels()
-    pid = next(kernel.pid for kernel in list_kernels() if kernel.name == name)
-    assert pid is not None
+    (pid,) = kernel_pids().values()
     return pid
 
 
@@ -43,64 +43,51 @@ def children() -> set[int]:
     }
 
 
+def is_verifier(pid: int) -> bool:
+    return b"--verifier" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
 def test_a_round_starts_what_is_asked_for_and_leaves_nothing():
     before = children()
     with open_round(tiny_run()) as round_:
-        assert own_kernels() == []
+        assert kernel_pids() == {}
         round_.group(False, 1)
-        assert len(own_kernels()) == 1
+        assert not is_verifier(kernel_pid())
         assert len(children() - before) == 2
         round_.group(False, 3)
         round_.group(False, 2)
         assert len(children() - before) == 4
+        plain = kernel_pid()
         round_.group(True, 1)
-        assert len(own_kernels()) == 2
         assert len(children() - before) == 6
+        (added,) = set(kernel_pids().values()) - {plain}
+        assert is_verifier(added)
     assert leftovers() == []
     assert children() == before
 
 
-def test_one_kernel_of_a_round_runs_in_verifier_mode():
-    with open_round(tiny_run()) as round_:
-        for verifier in (False, True):
-            known = set(own_kernels())
-            round_.group(verifier, 1)
-            (name,) = set(own_kernels()) - known
-            pid = next(kernel.pid for kernel in list_kernels() if kernel.name == name)
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            assert (b"--verifier" in words) is verifier
-
-
-def interrupt_a_round(error: type[BaseException], *, stuck: bool) -> int:
-    """Leave a round by an exception; return the pid of one of its user processes."""
-    pid = 0
+def interrupt_a_round(error: type[BaseException], *, stuck: bool) -> tuple[int, float]:
+    """Leave a round by an exception; the pid of one of its processes, and how long it took."""
+    pid, begin = 0, 0.0
     before = children()
     try:
         with open_round(tiny_run()) as round_:
-            round_.group(False, 3)
+            round_.group(False, 2)
             pid = max(children() - before)
             if stuck:
                 os.kill(kernel_pid(), signal.SIGSTOP)
+            begin = time.monotonic()
             raise error
     except error:
-        return pid
+        return pid, time.monotonic() - begin
 
 
-@pytest.mark.parametrize("stuck", [False, True])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize(("error", "stuck"), [(KeyboardInterrupt, True), (RuntimeError, False)])
 def test_an_interrupted_round_leaves_nothing(error: type[BaseException], stuck: bool):
-    begin = time.monotonic()
-    pid = interrupt_a_round(error, stuck=stuck)
+    pid, seconds = interrupt_a_round(error, stuck=stuck)
     assert leftovers() == []
     assert not os.path.exists(f"/proc/{pid}")
-    assert time.monotonic() - begin < 3.0
-
-
-def test_two_rounds_at_a_time_do_not_meet():
-    with open_round(tiny_run()) as one, open_round(tiny_run()) as other:
-        one.group(False, 1)
-        other.group(False, 1)
-        assert len(own_kernels()) == 2
+    assert seconds < 3.0  # an orderly end may take longer
 
 
 def test_a_kernel_that_ends_by_itself_is_told_with_its_log(
@@ -129,14 +116,17 @@ def _ask_until_it_fails(group: WorkerGroup) -> None:
     pytest.fail("the worker has not noticed that its kernel is gone")
 
 
-def test_every_thread_of_kernel_and_user_is_pinned():
+def test_two_rounds_do_not_meet_and_every_thread_of_one_is_pinned():
     core = min(os.sched_getaffinity(0))
     before = children()
-    with open_round(tiny_run().pinned(core, core)) as round_:
+    with open_round(tiny_run().pinned(core, core)) as round_, open_round(tiny_run()) as other:
         round_.group(False, 2)
         found = children() - before
         assert kernel_pid() in found
         assert len(found) == 3
+        other.group(False, 1)
+        assert len(kernel_pids()) == 2
+        assert len(children() - before) == 5
         for pid in found:
             threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
             assert len(threads) >= 2

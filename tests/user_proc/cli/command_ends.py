@@ -3,11 +3,11 @@
 import contextlib
 import os
 import select
-import subprocess
 import time
 from pathlib import Path
 
 from shared.connection_file import runtime_root
+from tests.ready_python import Program
 
 
 def leftovers() -> list[Path]:
@@ -24,13 +24,13 @@ def children_of(pid: int) -> list[int]:
 
 
 def wait_for_children(pid: int, count: int) -> list[int]:
-    """Return the children of the benchmark once there are `count`; look often, not for long."""
+    """Return the children of the benchmark once there are `count`."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         found = children_of(pid)
         if len(found) >= count:
             return found
-        os.sched_yield()
+        select.select([], [], [], 0.002)  # nobody is told of another's children
     raise AssertionError(f"no {count} children")
 
 
@@ -39,9 +39,7 @@ def end_of(descriptor: int, seconds: float) -> bool:
     return bool(select.select([descriptor], [], [], seconds)[0])
 
 
-def ends_with_all_it_started(
-    process: subprocess.Popen[str], number: int, code: int, seconds: float
-) -> None:
+def ends_with_all_it_started(process: Program, number: int, code: int, seconds: float) -> None:
     """Send a signal to a benchmark and its group: all of them end in time, and leave nothing."""
     descriptors = [os.pidfd_open(pid) for pid in wait_for_children(process.pid, 2)]
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.ready_command import ReadyCommand, ready_command
+from tests.ready_python import Program
 
 __all__ = ["ready_command"]
 
@@ -42,33 +43,28 @@ def softhca(
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command to its end, from an empty folder."""
 
-    def run(*arguments: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
-        return ready_command.run(arguments, tmp_path, environment(columns), 50)
+    def run(
+        *arguments: str, columns: int = 100, before: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        return ready_command.run(arguments, tmp_path, environment(columns), 50, before)
 
     return run
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start the command and hand it over while it runs."""
-    started: list[subprocess.Popen[str]] = []
+def begin(tmp_path: Path, ready_command: ReadyCommand) -> Iterator[Callable[..., Program]]:
+    """Start the command, in a session of its own, and hand it over while it runs."""
+    started: list[Program] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            env=environment(),
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            process_group=0,
-        )
-        started.append(process)
-        return process
+    def start(*arguments: str, before: str = "") -> Program:
+        words = (arguments, tmp_path, environment(), before)
+        program = ready_command.start(*words, stderr=subprocess.DEVNULL)
+        started.append(program)
+        return program
 
     yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    for program in started:
+        program.kill()
+        program.wait()
+        assert program.stdout is not None
+        program.stdout.close()

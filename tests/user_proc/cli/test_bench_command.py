@@ -12,10 +12,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from tests.ready_command import ReadyCommand
+from tests.ready_python import Program
 from tests.user_proc.cli.command_ends import (
     end_of,
     ends_with_all_it_started,
@@ -27,26 +29,72 @@ from user_proc.run_document import HEADING, load_strict
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]
-Begin = Callable[..., subprocess.Popen[str]]
+Begin = Callable[..., Program]
 
 
 # --- output -----------------------------------------------------------------------------------
 
 
-def test_a_run_prints_its_table_and_writes_its_files(softhca: Run, tmp_path: Path):
+class Measured(NamedTuple):
+    """A run that has ended, and the folder with its files."""
+
+    done: subprocess.CompletedProcess[str]
+    folder: Path
+    pair: str
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, ready_command: ReadyCommand) -> Measured:
+    folder = tmp_path_factory.mktemp("bench")
     cores = sorted(os.sched_getaffinity(0))
     pair = f"{cores[0]},{cores[-1]}"
-    done = softhca("bench", "--tiny", "--json", "run.json", "--csv", "run.csv", "--pin", pair)
+    words = ["bench", "--tiny", "--json", "run.json", "--csv", "run.csv", "--pin", pair]
+    return Measured(ready_command.run(words, folder, environment(), 50), folder, pair)
+
+
+def test_a_run_prints_its_table_and_writes_its_files(measured: Measured):
+    done, folder, pair = measured
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(HEADING)
-    document = load_strict((tmp_path / "run.json").read_text())
+    document = load_strict((folder / "run.json").read_text())
     check_document(document)
-    lines = list(csv.DictReader(io.StringIO((tmp_path / "run.csv").read_text()), strict=True))
+    lines = list(csv.DictReader(io.StringIO((folder / "run.csv").read_text()), strict=True))
     assert [float(line["p50_us"]) for line in lines] == [r["p50_us"] for r in document["rows"]]
-    assert sorted(os.listdir(tmp_path)) == ["run.csv", "run.json"]
+    assert sorted(os.listdir(folder)) == ["run.csv", "run.json"]
     assert "unpinned" not in document["provenance"]["marks"]
     assert f"{document['settings']['kernel_cpu']},{document['settings']['user_cpu']}" == pair
     assert leftovers() == []
+
+
+#: The command, whose run ends at once with what another one measured.
+MEASURED_BEFORE = """
+import json
+from user_proc.cli import bench_command
+from user_proc.cli.main import main
+from user_proc.run_document import RunDocument
+with open("run.json") as file:
+    parts = json.load(file)
+del parts["schema"]
+bench_command._measure = lambda *_: RunDocument(**parts)
+main()
+"""
+
+
+def test_a_reader_that_leaves_is_no_crash(measured: Measured):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", MEASURED_BEFORE, "bench", "--tiny", "--no-progress"],
+            env=environment(),
+            cwd=measured.folder,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=50,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 #: What a reader of a document may count on, whatever else it says.
@@ -198,11 +246,12 @@ def test_a_runtime_folder_open_to_all_is_one_sentence(
 # --- its end ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-)
-def test_a_signal_ends_all_it_started_within_a_second(begin: Begin, number: int, code: int):
-    ends_with_all_it_started(begin("bench", "--quick"), number, code, 1.0)
+# The three signals are one matter to every command: each benchmark has one of them here, and
+# SIGKILL, which is for those it started to notice.
+
+
+def test_a_signal_ends_all_it_started_within_a_second(begin: Begin):
+    ends_with_all_it_started(begin("bench", "--quick"), signal.SIGTERM, 143, 1.0)
 
 
 def test_an_impatient_second_ctrl_c_does_not_stop_the_cleaning(begin: Begin):
@@ -228,32 +277,12 @@ def test_a_killed_benchmark_leaves_nothing(begin: Begin):
     assert leftovers() == []
 
 
-def test_a_reader_that_leaves_is_no_crash():
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as closed:
-        done = subprocess.run(
-            [*COMMAND, "bench", "--tiny", "--no-progress"],
-            env=environment(),
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=50,
-        )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert leftovers() == []
-
-
 def test_importing_the_command_does_not_import_the_benchmark():
     code = (
         "import sys, user_proc.cli.main\n"
         "heavy = {'zmq', 'hdrh', 'user_proc.bench.bench_run', 'user_proc.process'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    from tests.user_proc.cli.conftest import environment
-
     found = subprocess.check_output(
         [sys.executable, "-P", "-c", code], env=environment(), text=True
     )

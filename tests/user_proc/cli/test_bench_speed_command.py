@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.ready_python import Program
 from tests.user_proc.cli.command_ends import ends_with_all_it_started, leftovers
 from user_proc.bench.speed.speed_rows import OPS
 from user_proc.run_document import HEADING, load_strict
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]
-Begin = Callable[..., subprocess.Popen[str]]
+Begin = Callable[..., Program]
 
 
 def test_a_run_prints_its_tables_and_writes_its_files(softhca: Run, tmp_path: Path):
@@ -56,7 +57,7 @@ def test_wrong_usage_is_told_at_once(softhca: Run, arguments: list[str], words: 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
 def test_its_end_leaves_nothing(begin: Begin, number: int):
-    code = 130 if number == signal.SIGINT else -number
+    code = 129 if number == signal.SIGHUP else -number
     ends_with_all_it_started(begin("bench", "speed", "--quick"), number, code, 5.0)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ready_python import Program
 from tests.user_proc.cli.command_ends import ends_with_all_it_started, leftovers
 from user_proc.bench.verbs.verb_programs import every_verb
 from user_proc.run_document import HEADING, load_strict
@@ -18,7 +19,7 @@ from user_proc.transport.kernel_starter import start_kernel
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]
-Begin = Callable[..., subprocess.Popen[str]]
+Begin = Callable[..., Program]
 
 
 def test_a_run_prints_its_tables_and_writes_its_files(softhca: Run, tmp_path: Path):

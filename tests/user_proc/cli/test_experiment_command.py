@@ -1,8 +1,12 @@
 """`softhca experiment` as a user starts it."""
 
+import contextlib
 import errno
+import os
+import select
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,8 @@ from typing import Any
 import pytest
 import typer
 
+from tests.ready_python import Program
+from tests.user_proc.cli.command_ends import end_of, wait_for_children
 from user_proc import run_document
 from user_proc.cli import experiment_command
 from user_proc.errors import SofthcaError
@@ -20,7 +26,7 @@ from user_proc.run_document import load_strict
 pytestmark = pytest.mark.processes
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-Begin = Callable[..., subprocess.Popen[str]]
+Begin = Callable[..., Program]
 HERE = ("irp-or-direct", "buffering", "command-share", "speed-path")
 IN_A_MACHINE = ("command-times", "notification", "one-path", "scheduling")
 
@@ -116,10 +122,22 @@ def test_wrong_usage_is_told_at_once(softhca: Run, arguments: tuple[str, ...], w
     assert words in done.stderr
 
 
+def child_with_the_experiment(pid: int) -> int:
+    """Wait until the command has started it, beyond the child that lists them; its pidfd."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for child in wait_for_children(pid, 1):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"one-path" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                    return os.pidfd_open(child)
+        select.select([], [], [], 0.002)  # nobody is told of another's children
+    raise AssertionError("it has not been started")
+
+
 def test_its_end_leaves_nothing(begin: Begin):
-    # That no process outlives the tests is what the whole run looks for at its end.
     process = begin("experiment", "run", "one-path", "--json", "-")
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(1.0)
+    child = child_with_the_experiment(process.pid)
     process.send_signal(signal.SIGTERM)
     assert process.wait(5) == 128 + signal.SIGTERM
+    assert end_of(child, 5.0)
+    os.close(child)

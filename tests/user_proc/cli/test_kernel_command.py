@@ -6,22 +6,24 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.drivers.mailbox_page import driver_source
-from tests.user_proc.cli.conftest import run_to_end
+from tests.ready_python import Program
 from tests.user_proc.verbs.self_connected import run
+from user_proc.errors import KernelNotRunning
 from user_proc.process import UserProcess
 from user_proc.transport.kernel_control import kernel_state, kernel_status, stop_kernel
+from user_proc.transport.kernel_starter import StartedKernel, start_kernel
 from user_proc.verbs.device import Context
 from user_proc.verbs.pyverbs_error import PyverbsRDMAError
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Begin = Callable[..., Program]
 NAME = "cli-test"
 
 
@@ -33,6 +35,14 @@ def started(softhca: Run) -> Iterator[dict[str, object]]:
     yield json.loads(done.stdout)
     if kernel_status(NAME).running:
         stop_kernel(NAME)
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[StartedKernel]:
+    """A kernel for the tests that leave it running."""
+    with start_kernel("cli-kept") as kernel:
+        yield kernel
+        assert kernel.running, kernel.log.read_text()
 
 
 def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, object]):
@@ -55,25 +65,46 @@ def test_a_started_kernel_serves_and_stops(softhca: Run, started: dict[str, obje
 
 SLOW_DRIVER = """
 import pathlib
-import signal
 
 def driver_entry(driver):
-    pathlib.Path(__file__).with_name("begun").write_text("")
-    signal.pause()
+    folder = pathlib.Path(__file__).parent
+    (folder / "begun").write_text("")
+    (folder / "go-on").read_text()
+    return 0
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_start_that_is_ended_leaves_no_kernel(
-    begin: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, number: int, code: int
-):
+def slow_start(begin: Begin, tmp_path: Path, number: int, before: str = "") -> Program:
+    """A start that was sent a signal while the kernel loads a driver, which waits to be let on."""
     (tmp_path / "slow.py").write_text(SLOW_DRIVER)
-    os.mkfifo(tmp_path / "begun")
-    start = begin("kernel", "start", "--name", NAME, "--driver", "slow.py:driver_entry")
-    with open(tmp_path / "begun", encoding="utf-8"):  # waits for the driver
-        start.send_signal(number)
-        assert start.wait(20) == code
-    assert not kernel_status(NAME).running
+    for fifo in ("begun", "go-on"):
+        os.mkfifo(tmp_path / fifo)
+    words = ("kernel", "start", "--name", NAME, "--driver", "slow.py:driver_entry")
+    start = begin(*words, before=before)
+    (tmp_path / "begun").read_text()
+    start.send_signal(number)
+    return start
+
+
+def test_a_start_that_is_ended_takes_its_kernel_with_it(begin: Begin, tmp_path: Path):
+    start = slow_start(begin, tmp_path, signal.SIGTERM)
+    (tmp_path / "go-on").write_text("")
+    assert start.wait(20) == 143
+    assert kernel_status(NAME).state == "none"
+
+
+#: What gives a kernel that is no longer wanted a moment to end.
+HURRIED = """
+from user_proc.transport import kernel_starter
+kernel_starter._GIVE_UP_SECONDS = 0.2
+"""
+
+
+def test_a_start_that_is_ended_kills_a_kernel_that_does_not_end(begin: Begin, tmp_path: Path):
+    assert slow_start(begin, tmp_path, signal.SIGINT, HURRIED).wait(20) == 130
+    assert kernel_status(NAME).state == "dead"
+    with pytest.raises(KernelNotRunning):
+        stop_kernel(NAME)
 
 
 def test_a_kernel_is_started_with_what_its_options_say(softhca: Run, tmp_path: Path):
@@ -129,29 +160,29 @@ def test_an_option_that_cannot_be_is_one_sentence(
     assert sentence in line
 
 
-def test_the_hca_is_reset_dead_or_alive(softhca: Run, started: dict[str, object]):
-    with Context(name="mthca0", kernel=NAME) as old:
-        before = kernel_state(NAME)["hca"]["link"]["process"]
+def test_the_hca_is_reset_dead_or_alive(softhca: Run, kept: StartedKernel):
+    with Context(name="mthca0", kernel=kept.name) as old:
+        before = kernel_state(kept.name)["hca"]["link"]["process"]
         os.kill(before, signal.SIGKILL)
         with pytest.raises(PyverbsRDMAError):
             old.get_async_event() and old.query_device()
-        (device,) = json.loads(softhca("show", "device", "--name", NAME, "--json").stdout)
+        (device,) = json.loads(softhca("show", "device", "--name", kept.name, "--json").stdout)
         assert (device["state"], device["asleep"], device["pid"]) == ("dead", None, None)
-        done = softhca("kernel", "reset-hca", "--name", NAME)
+        done = softhca("kernel", "reset-hca", "--name", kept.name)
         assert done.returncode == 0, done.stderr
-        pid = kernel_state(NAME)["hca"]["link"]["process"]
-        assert done.stdout == f"the HCA of kernel 'cli-test' has been reset (pid {pid})\n"
+        pid = kernel_state(kept.name)["hca"]["link"]["process"]
+        assert done.stdout == f"the HCA of kernel 'cli-kept' has been reset (pid {pid})\n"
         with pytest.raises(PyverbsRDMAError):
             old.query_device()
-        with Context(name="mthca0", kernel=NAME) as fresh:
+        with Context(name="mthca0", kernel=kept.name) as fresh:
             assert fresh.session().process is old.session().process
             run(fresh)
             with pytest.raises(PyverbsRDMAError):
                 old.query_device()
-    again = json.loads(softhca("kernel", "reset-hca", "--name", NAME, "--json").stdout)
+    again = json.loads(softhca("kernel", "reset-hca", "--name", kept.name, "--json").stdout)
     assert again["resets"] == 2
     assert again["pid"] not in (before, pid)
-    with Context(name="mthca0", kernel=NAME) as fresh:
+    with Context(name="mthca0", kernel=kept.name) as fresh:
         run(fresh)
 
 
@@ -166,21 +197,21 @@ def test_a_reset_without_an_hca_is_one_sentence(softhca: Run):
     assert json.loads(done.stdout) == {"error": "the kernel 'cli-test' runs without an HCA"}
 
 
-def test_list_tells_each_kernel(softhca: Run, started: dict[str, object]):
+def test_list_tells_each_kernel(softhca: Run, kept: StartedKernel):
     assert (
-        f"kernel 'cli-test' is running (pid {started['pid']})"
+        f"kernel 'cli-kept' is running (pid {kept.pid})"
         in softhca("kernel", "list").stdout.splitlines()
     )
     listed = json.loads(softhca("kernel", "list", "--json").stdout)
-    assert [one["pid"] for one in listed if one["name"] == NAME] == [started["pid"]]
+    assert [one["pid"] for one in listed if one["name"] == kept.name] == [kept.pid]
 
 
-def test_a_second_kernel_of_the_name_is_one_sentence(softhca: Run, started: dict[str, object]):
-    done = softhca("kernel", "start", "--name", NAME)
+def test_a_second_kernel_of_the_name_is_one_sentence(softhca: Run, kept: StartedKernel):
+    done = softhca("kernel", "start", "--name", kept.name)
     assert done.returncode == 1
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith("softhca: ")
-    assert NAME in sentence
+    assert kept.name in sentence
 
 
 def test_a_killed_kernel_is_told_and_replaced(softhca: Run, started: dict[str, object]):
@@ -229,7 +260,6 @@ def test_a_name_that_cannot_be_is_one_sentence(softhca: Run, name: str):
         (("stop",), 3, "there is nothing to stop"),
         (("stop", "--name", "a b"), 2, "cannot name an instance"),
         (("status", "--name", "../x"), 2, "cannot name an instance"),
-        (("start", "--driver", "missing.py:driver_entry"), 1, "look at the path"),
     ],
 )
 def test_an_error_is_told_as_json_too(
@@ -247,22 +277,17 @@ def test_nothing_to_stop_is_no_advice_to_start(softhca: Run):
     assert "kernel start" not in done.stderr
 
 
-#: The command, which gives a kernel half a second to stop.
+#: What gives a kernel a moment to stop.
 IMPATIENT = """
-import functools, sys
-from user_proc.cli.main import main
+import functools
 from user_proc.transport import kernel_control
-kernel_control.stop_kernel = functools.partial(kernel_control.stop_kernel, timeout=0.5)
-sys.exit(main())
+kernel_control.stop_kernel = functools.partial(kernel_control.stop_kernel, timeout=0.2)
 """
 
 
-def test_a_kernel_that_had_to_be_killed_has_not_stopped(
-    softhca: Run, started: dict[str, object], tmp_path: Path
-):
+def test_a_kernel_that_had_to_be_killed_has_not_stopped(softhca: Run, started: dict[str, object]):
     os.kill(int(str(started["pid"])), signal.SIGSTOP)
-    words = ("kernel", "stop", "--name", NAME, "--json")
-    done = run_to_end(tmp_path, *words, command=[sys.executable, "-P", "-c", IMPATIENT])
+    done = softhca("kernel", "stop", "--name", NAME, "--json", before=IMPATIENT)
     assert done.returncode == 1
     assert done.stderr == "softhca: the kernel 'cli-test' did not stop in time and was killed\n"
     told = json.loads(done.stdout)
@@ -290,14 +315,6 @@ def test_help_fills_the_width_it_has(softhca: Run, width: int, command: tuple[st
             assert len(line) + 1 + len(following.split()[0]) > width - 2, line
 
 
-def test_a_verifier_kernel_starts(softhca: Run):
-    done = softhca("kernel", "start", "--name", "cli-verifier", "--verifier")
-    assert done.returncode == 0, done.stderr
-    with UserProcess.connect("cli-verifier") as process:
-        process.open_device("noop").close()
-    assert stop_kernel("cli-verifier")
-
-
 def test_help_and_version(softhca: Run):
     text = softhca("--help").stdout
     for word in ("bench", "kernel", "--version", "Exit codes"):
@@ -310,28 +327,33 @@ def test_help_and_version(softhca: Run):
     assert softhca("kernel", "explode").returncode == 2
 
 
-def test_a_driver_is_loaded_by_its_file(softhca: Run, tmp_path: Path):
+def test_a_verifier_kernel_starts_and_loads_a_driver_by_its_file(softhca: Run, tmp_path: Path):
     (tmp_path / "mailbox.py").write_text(driver_source())
-    done = softhca("kernel", "start", "--name", "cli-driver", "--driver", "mailbox.py:driver_entry")
+    words = ("--name", "cli-driver", "--driver", "mailbox.py:driver_entry", "--verifier")
+    done = softhca("kernel", "start", *words)
     assert done.returncode == 0, done.stderr
+    assert kernel_status("cli-driver").verifier
     with UserProcess.connect("cli-driver") as process:
-        process.open_device("mailbox").close()
+        for device in ("noop", "mailbox"):
+            process.open_device(device).close()
     assert stop_kernel("cli-driver")
 
 
 def test_a_driver_that_cannot_be_loaded_is_one_sentence(softhca: Run):
-    done = softhca("kernel", "start", "--name", "cli-driver", "--driver", "missing.py:driver_entry")
+    words = ("--name", "cli-driver", "--driver", "missing.py:driver_entry", "--json")
+    done = softhca("kernel", "start", *words)
     assert done.returncode == 1
     (sentence,) = done.stderr.splitlines()
+    assert f"softhca: {json.loads(done.stdout)['error']}" == sentence
     assert sentence.startswith("softhca: the kernel 'cli-driver' did not start: the driver ")
     assert "missing.py; look at the path" in sentence
 
 
-def test_a_port_is_set_and_a_program_hears_of_it(softhca: Run, started: dict[str, object]):
-    with Context(name="mthca0", kernel=NAME) as context:
+def test_a_port_is_set_and_a_program_hears_of_it(softhca: Run, kept: StartedKernel):
+    with Context(name="mthca0", kernel=kept.name) as context:
         done = softhca(
-            "kernel", "set-port", "2", "--name", NAME, "--pkey", "3=0x8001", "--guid", "1=0x77",
-            "--lid", "9", "--reregister",
+            "kernel", "set-port", "2", "--name", kept.name, "--pkey", "3=0x8001",
+            "--guid", "1=0x77", "--lid", "9", "--reregister",
         )  # fmt: skip
         assert (done.stdout.splitlines(), done.stderr) == (
             ["port 2: P_Key[3] is 0x8001", "port 2: GUID[1] is 0x77", "port 2: LID is 0x9",
@@ -343,11 +365,11 @@ def test_a_port_is_set_and_a_program_hears_of_it(softhca: Run, started: dict[str
             event.ack()
         assert context.query_port(2).lid == 9
         assert context.query_gid(2, 1).raw[8:] == bytes(7) + b"\x77"
-        done = softhca("kernel", "set-port", "2", "--name", NAME, "--pkey", "64=1", "--json")
+        done = softhca("kernel", "set-port", "2", "--name", kept.name, "--pkey", "64=1", "--json")
         assert done.returncode == 1
         assert "64" in json.loads(done.stdout)["error"]
         for wrong in (["--pkey", "3"], ["--lid", "x"], [], ["--guid", f"1={1 << 64}"]):
-            assert softhca("kernel", "set-port", "1", "--name", NAME, *wrong).returncode == 2
-        done = softhca("kernel", "set-port", "1", "--name", NAME, "--lid", "70000")
+            assert softhca("kernel", "set-port", "1", "--name", kept.name, *wrong).returncode == 2
+        done = softhca("kernel", "set-port", "1", "--name", kept.name, "--lid", "70000")
         sentence = "port 1 was not set so that LID is 0x11170: a port cannot have 0x11170 there"
         assert (done.returncode, done.stderr) == (1, f"softhca: {sentence}\n")

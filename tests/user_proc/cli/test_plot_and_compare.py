@@ -2,15 +2,16 @@
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.ready_command import ReadyCommand
 from tests.user_proc.bench.synthetic import row
-from tests.user_proc.cli.conftest import COMMAND, ROOT, run_to_end
+from tests.user_proc.cli.conftest import COMMAND, ROOT, environment, run_to_end
 from user_proc.bench import plot_view
 from user_proc.bench.full_plan import BASE, kernel_row
 from user_proc.bench.sample_statistics import BlockSamples
@@ -65,14 +66,34 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", ["bars", "percentiles"])
-def test_a_plot_is_a_picture(softhca: Run, runs: Path, kind: str):
+@pytest.fixture(scope="module")
+def ready_with_plots(private_run: Path) -> Iterator[ReadyCommand]:
     pytest.importorskip("matplotlib", reason="an extra, not installed here")
-    done = softhca("plot", "a.json", "--kind", kind)
+    figures = ("agg", "svg")
+    ready = ReadyCommand(
+        "matplotlib.figure", *(f"matplotlib.backends.backend_{f}" for f in figures)
+    )
+    yield ready
+    ready.close()
+
+
+@pytest.fixture
+def plot(ready_with_plots: ReadyCommand, tmp_path: Path) -> Run:
+    """The command `softhca plot`, with matplotlib imported once for all runs of it."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return ready_with_plots.run(["plot", *arguments], tmp_path, environment(), 50)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["bars", "percentiles"])
+def test_a_plot_is_a_picture(plot: Run, runs: Path, kind: str):
+    done = plot("a.json", "--kind", kind)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "wrote a.png\n"
     assert (runs / "a.png").read_bytes().startswith(b"\x89PNG")
-    done = softhca("plot", "a.json", "--out", "x.svg", "--rows", "kernel")
+    done = plot("a.json", "--out", "x.svg", "--rows", "kernel")
     assert done.returncode == 0, done.stderr
     picture = (runs / "x.svg").read_text()
     assert "<svg" in picture
@@ -115,15 +136,14 @@ def write_stress_run(path: Path) -> None:
     path.write_text(other_document("stress", provenance, {}, result.parts()))
 
 
-def test_a_stress_run_has_a_picture_of_its_own(softhca: Run, tmp_path: Path):
-    pytest.importorskip("matplotlib", reason="an extra, not installed here")
+def test_a_stress_run_has_a_picture_of_its_own(plot: Run, tmp_path: Path):
     write_stress_run(tmp_path / "run.json")
-    done = softhca("plot", "run.json", "--out", "x.svg")
+    done = plot("run.json", "--out", "x.svg")
     assert done.returncode == 0, done.stderr
     picture = (tmp_path / "x.svg").read_text()
     for text in ("control verb, p99", "times the echo", "16 clients", "completions a second"):
         assert f"<!-- {text}" in picture or text in picture, text
-    done = softhca("plot", "run.json", "--rows", "kernel")
+    done = plot("run.json", "--rows", "kernel")
     assert done.returncode == 2
     assert "leave --kind and --rows out" in " ".join(done.stderr.split())
 
@@ -149,11 +169,8 @@ def test_without_matplotlib_one_sentence_has_the_cure(runs: Path):
         (["a.json", "--rows", "nothing like it"], 1, "no row's name contains"),
     ],
 )
-def test_what_cannot_be_plotted(
-    softhca: Run, runs: Path, arguments: list[str], code: int, words: str
-):
-    pytest.importorskip("matplotlib", reason="an extra, not installed here")
-    done = softhca("plot", *arguments)
+def test_what_cannot_be_plotted(plot: Run, runs: Path, arguments: list[str], code: int, words: str):
+    done = plot(*arguments)
     assert done.returncode == code
     assert words in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr

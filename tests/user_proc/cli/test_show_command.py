@@ -150,10 +150,14 @@ def test_a_killed_process_leaves_no_row(softhca: Run, kernel: StartedKernel):
     assert not any(session in session_of(TABLES[kind].rows(state)) for kind in OBJECT_KINDS)
 
 
-@pytest.mark.parametrize(
-    ("light", "heavy"), [(4950, 50), pytest.param(2500, 2500, marks=pytest.mark.stress)]
-)
-def test_ten_thousand_objects_are_printed_and_go_with_their_process(
+LONG_LISTS = [
+    (990, 10),
+    *(pytest.param(*counts, marks=pytest.mark.stress) for counts in ((4950, 50), (2500, 2500))),
+]
+
+
+@pytest.mark.parametrize(("light", "heavy"), LONG_LISTS)
+def test_thousands_of_objects_are_printed_and_go_with_their_process(
     softhca: Run, kernel: StartedKernel, light: int, heavy: int
 ):
     nothing_left(kernel.name)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shared.ioctl_codes import COMPLETION_INLINE, METHOD_BUFFERED, NOOP_DEVICE, noop_code
+from tests.ready_python import Program
 from tests.user_proc.cli.conftest import COMMAND, environment
 from tests.user_proc.verbs.self_connected import run
 from user_proc.cli.top_view import lines_of_sample
@@ -23,7 +24,7 @@ from user_proc.verbs.device import Context
 
 pytestmark = pytest.mark.processes
 Run = Callable[..., subprocess.CompletedProcess[str]]
-Begin = Callable[..., "subprocess.Popen[str]"]
+Begin = Callable[..., Program]
 REQUESTS = 210
 END_SECONDS = 20.0
 

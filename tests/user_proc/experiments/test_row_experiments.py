@@ -12,11 +12,11 @@ from user_proc.experiments.buffering import Buffering
 from user_proc.experiments.irp_or_direct import COMPARED, DIRECT, IRP, PLAN, IrpOrDirect
 
 DIRECT_CALL_BY_AN_IRP = """
-from kernel_proc.clients import benchmark_client
+from kernel_proc.clients import timed_operations
 from kernel_proc.clients.irp_client import BuiltIrp
 
 def entry(driver):
-    benchmark_client._CLIENTS["direct"] = BuiltIrp
+    timed_operations._CLIENTS["direct"] = BuiltIrp
     return 0
 """
 

@@ -6,7 +6,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 import pytest
 
 from shared.connection_file import instance_paths
+from tests.ready_python import Program, ReadyPython
+from user_proc.transport.kernel_control import kernel_status
 
 pytestmark = pytest.mark.processes
 
@@ -22,8 +23,16 @@ END_SECONDS = 20.0
 NAME = "tool-ends"
 LONG = ["-n", "10000000"]
 
-Side = subprocess.Popen[str]
+Side = Program
 Start = Callable[..., Side]
+
+
+@pytest.fixture(scope="module")
+def ready(private_run: Path) -> Iterator[ReadyPython]:
+    """What both tools have imported; that each starts by itself is a matter of the scripts."""
+    ready = ReadyPython("user_proc.perftest.pingpong_main", "user_proc.perftest.tool_main")
+    yield ready
+    ready.close()
 
 
 @pytest.fixture
@@ -34,21 +43,15 @@ def port() -> int:
 
 
 @pytest.fixture
-def start(port: int) -> Iterator[Start]:
+def start(ready: ReadyPython, port: int) -> Iterator[Start]:
     """Start a side of a tool; those left are killed at the end."""
     sides: list[Side] = []
 
-    def begin(tool: str, *arguments: str) -> Side:
+    def begin(tool: str, *arguments: str, before: str = "") -> Side:
         module = "pingpong_main" if tool.endswith("pingpong") else "tool_main"
         code = f"import sys; from user_proc.perftest.{module} import main; sys.exit(main({tool!r}))"
-        sides.append(
-            subprocess.Popen(
-                [sys.executable, "-P", "-c", code, *arguments, "-p", str(port)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        words = (before + code, *arguments, "-p", str(port))
+        sides.append(ready.start(*words, stdin=subprocess.DEVNULL))
         return sides[-1]
 
     yield begin
@@ -64,7 +67,7 @@ def wait_for(side: Side, word: str) -> None:
     while word not in said:
         assert select.select([side.stdout], [], [], END_SECONDS)[0], said
         more = os.read(side.stdout.fileno(), 4096).decode()
-        assert more, said
+        assert more, (said, side.communicate(timeout=END_SECONDS))
         said += more
 
 
@@ -94,14 +97,17 @@ def folder() -> Path:
 def test_a_side_that_is_killed_is_one_sentence_at_the_other(start: Start, tool: str, who: int):
     sides = pair(start, tool, *LONG)
     assert folder().exists()
+    kernel = os.pidfd_open(kernel_status(NAME).pid or 0)
     sides[who].kill()
     killed = time.monotonic()
     code, errors = end_of(sides[1 - who])
     assert time.monotonic() - killed < 2.0
     assert code == 1
     assert errors == f"{tool}: the other side has ended before the run was over\n"
-    if who == 1:  # the server has stopped its kernel by then
-        assert not folder().exists()
+    if who == 0:  # nobody waits for its kernel; a server that is left has stopped its own by then
+        assert select.select([kernel], [], [], END_SECONDS)[0]
+    os.close(kernel)
+    assert not folder().exists()
 
 
 @pytest.mark.parametrize("who", [0, 1])
@@ -148,12 +154,20 @@ def test_a_client_of_another_kernel(start: Start):
     assert end_of(server) == (1, f"rc_pingpong: the other side has ended: {sentence}\n")
 
 
+#: Both sides run for seconds of 0.2 s.
+SHORT = """
+from user_proc.perftest import measured_window
+measured_window._SECOND //= 5
+"""
+
+
 def test_durations_and_bare_numbers(start: Start, tmp_path: Path):
-    server = start("ib_send_lat", "--name", NAME, "-D", "1", "-e", "-c", "UD")
+    words = ("--name", NAME, "-D", "1", "-e", "-c", "UD")
+    server = start("ib_send_lat", *words, before=SHORT)
     wait_for(server, "Waiting")
     file = tmp_path / "out.json"
     options = ["-D", "1", "--output", "latency", "--out_json_file", str(file)]
-    client = start("ib_send_lat", "-e", "-c", "UD", *options, "127.0.0.1")
+    client = start("ib_send_lat", "-e", "-c", "UD", *options, "127.0.0.1", before=SHORT)
     out, errors = client.communicate(timeout=END_SECONDS)
     assert errors == ""
     assert float(out) > 0

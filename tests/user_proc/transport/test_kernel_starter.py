@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import select
 import shutil
 import signal
@@ -36,10 +37,12 @@ def name() -> str:
     return f"k-{uuid.uuid4().hex[:8]}"
 
 
-@pytest.fixture
-def kernel(name: str) -> Iterator[StartedKernel]:
-    with start_kernel(name) as started:
+@pytest.fixture(scope="module")
+def kept() -> Iterator[StartedKernel]:
+    """A kernel for the tests that leave it running."""
+    with start_kernel("starter-kept") as started:
         yield started
+        assert started.running, started.log.read_text()
 
 
 def readable(descriptor: int, seconds: float) -> bool:
@@ -69,26 +72,40 @@ def test_a_started_kernel_is_ready_and_a_stopped_one_leaves_nothing(name: str):
 
 def test_descriptors_are_given_back(name: str):
     before = os.listdir("/proc/self/fd")
-    for _ in range(2):
-        with start_kernel(name):
-            pass
+    with start_kernel(name):
+        pass
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_second_kernel_of_a_name_is_refused(kernel: StartedKernel):
-    with pytest.raises(KernelStartFailed, match=f"kernel '{kernel.name}' did not start: .*running"):
-        start_kernel(kernel.name)
-    assert kernel_status(kernel.name).pid == kernel.pid
-    with UserProcess.connect(kernel.name) as process:
+def test_second_kernel_of_a_name_is_refused_and_leaves_the_first_alone(kept: StartedKernel):
+    before = kept.log.read_text()
+    with pytest.raises(KernelStartFailed) as refused:
+        start_kernel(kept.name)
+    words = rf"kernel '{kept.name}' did not start: .*running.* stop it with 'softhca kernel stop "
+    assert re.search(words, str(refused.value))
+    assert kernel_status(kept.name).pid == kept.pid
+    assert kept.log.read_text() == before
+    with UserProcess.connect(kept.name) as process:
         assert process.echo(b"still here") == b"still here"
 
 
-def test_settings_are_options(name: str):
-    with start_kernel(name, settings={"verifier": True, "max_sessions": 1, "seed": None}):
-        arguments = Path(f"/proc/{kernel_status(name).pid}/cmdline").read_bytes().split(b"\0")
+def test_settings_are_options_and_what_a_kernel_tells_of_itself(name: str):
+    settings = {"verifier": True, "max_sessions": 1, "seed": None}
+    with start_kernel(name, settings=settings) as kernel, UserProcess.connect(name):
+        arguments = Path(f"/proc/{kernel.pid}/cmdline").read_bytes().split(b"\0")
         assert b"--verifier" in arguments
         assert arguments[arguments.index(b"--max-sessions") + 1] == b"1"
         assert b"--seed" not in arguments
+        paths = cf.instance_paths(name)
+        status = kernel_status(name, ask=True)
+        assert (status.endpoint, status.log) == (paths.endpoint, paths.log)
+        assert (status.version, status.verifier) == (softhca_version(), True)
+        assert status.uptime_ns is not None
+        assert 0 <= status.uptime_ns < 60_000_000_000
+        assert status.sessions is not None
+        assert [one["pid"] for one in status.sessions] == [os.getpid()]
+        assert status.drivers == []
+        assert kernel_status(name).sessions is None
 
 
 def test_a_wrong_setting_is_a_sentence(name: str):
@@ -106,13 +123,16 @@ def test_an_hca_that_is_not_wanted(name: str):
 def test_a_latency_model_is_found_from_the_folder_of_the_starter(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    (tmp_path / "fast.toml").write_text("[mad]\nmedian_us = 1\n")
+    file = tmp_path / "fast.toml"
+    file.write_text("[mad]\nmedian_us = 1\n")
     monkeypatch.chdir(tmp_path)
-    for model in ("fast.toml", "./fast.toml", tmp_path / "fast.toml"):
-        with start_kernel(name, settings={"latency_model": model}) as kernel:
-            arguments = Path(f"/proc/{kernel.pid}/cmdline").read_bytes().split(b"\0")
-            place = arguments.index(b"--latency-model")
-            assert arguments[place + 1] == str(tmp_path / "fast.toml").encode()
+    with start_kernel(name, settings={"latency_model": "fast.toml"}) as kernel:
+        arguments = Path(f"/proc/{kernel.pid}/cmdline").read_bytes().split(b"\0")
+        assert arguments[arguments.index(b"--latency-model") + 1] == str(file).encode()
+    monkeypatch.setattr(sys, "executable", "/bin/echo")  # a kernel that says its options and ends
+    for model in ("./fast.toml", file):
+        with pytest.raises(KernelStartFailed, match=f"--latency-model {file}"):
+            start_kernel(name, settings={"latency_model": model})
 
 
 @pytest.mark.parametrize(
@@ -204,43 +224,21 @@ def test_a_log_of_ones_own_stays(name: str, tmp_path: Path):
     assert "stopped: SIGTERM" in log.read_text()
 
 
-def test_a_refused_start_leaves_the_running_kernels_log_alone(kernel: StartedKernel):
-    before = kernel.log.read_text()
-    with pytest.raises(KernelStartFailed, match="stop it with 'softhca kernel stop --name "):
-        start_kernel(kernel.name)
-    assert kernel.log.read_text() == before
-
-
 def test_a_failed_start_leaves_nothing(name: str):
     with pytest.raises(KernelStartFailed, match="missing"):
         start_kernel(name, settings={"driver": ["missing.py:driver_entry"]})
     assert not cf.instance_paths(name).folder.exists()
 
 
-def test_what_a_kernel_tells_of_itself(name: str):
-    with start_kernel(name, settings={"verifier": True}), UserProcess.connect(name):
-        paths = cf.instance_paths(name)
-        status = kernel_status(name, ask=True)
-        assert (status.endpoint, status.log) == (paths.endpoint, paths.log)
-        assert (status.version, status.verifier) == (softhca_version(), True)
-        assert status.uptime_ns is not None
-        assert 0 <= status.uptime_ns < 60_000_000_000
-        assert status.sessions is not None
-        assert [one["pid"] for one in status.sessions] == [os.getpid()]
-        assert status.drivers == []
-        assert kernel_status(name).sessions is None
-
-
 def test_a_kernel_that_does_not_answer_is_running_all_the_same(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    kept: StartedKernel, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(kernel_control, "STATE_SECONDS", 0.05)
-    with start_kernel(name) as kernel:
-        os.kill(kernel.pid, signal.SIGSTOP)
-        status = kernel_status(name, ask=True)
-        os.kill(kernel.pid, signal.SIGCONT)
-        assert status.running
-        assert status.sessions is None
+    os.kill(kept.pid, signal.SIGSTOP)
+    status = kernel_status(kept.name, ask=True)
+    os.kill(kept.pid, signal.SIGCONT)
+    assert status.running
+    assert status.sessions is None
 
 
 def test_a_kernel_killed_before_it_was_ready_is_dead(name: str):
@@ -258,7 +256,7 @@ def test_a_kernel_killed_before_it_was_ready_is_dead(name: str):
     assert not paths.folder.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_owner_that_ends_during_the_start_leaves_nothing(name: str, number: int):
     """The signal comes as soon as the kernel has made the first file."""
     folder = cf.instance_paths(name).folder

@@ -14,13 +14,7 @@ from kernel_proc.driver.local_link import LocalLink
 from kernel_proc.hca.hca_device import HcaDevice
 from kernel_proc.machine import Machine
 from kernel_proc.settings import KernelSettings
-from shared.verbs_enums import (
-    ibv_create_cq_wc_flags,
-    ibv_device_cap_flags,
-    ibv_port_cap_flags,
-    ibv_qp_create_send_ops_flags,
-    ibv_wr_opcode,
-)
+from shared.verbs_enums import ibv_qp_create_send_ops_flags, ibv_wr_opcode
 from tests.user_proc.verbs import claimed_limits as limits
 from tests.user_proc.verbs import claimed_ports as ports
 from tests.user_proc.verbs.claimed_flags import CLAIMED, INSIDE
@@ -37,6 +31,11 @@ from user_proc.verbs.cq import CQEX, CqInitAttrEx
 from user_proc.verbs.cq_ex import SUPPORTED_WC_FLAGS
 from user_proc.verbs.device import Context, DeviceAttr, DeviceAttrEx, PortAttr, get_device_list
 from user_proc.verbs.device_attributes import TMCaps
+from user_proc.verbs.libibverbs_enums import (
+    ibv_create_cq_wc_flags,
+    ibv_device_cap_flags,
+    ibv_port_cap_flags,
+)
 from user_proc.verbs.posting import OPCODES
 from user_proc.verbs.qp import QPCap, QPEx, QPInitAttrEx
 

@@ -62,13 +62,13 @@ def test_both_spellings_of_the_constants():
     assert enums.IBV_QPT_RC == libibverbs_enums.ibv_qp_type.IBV_QPT_RC == 2
     assert enums.ibv_qp_type is libibverbs_enums.ibv_qp_type is verbs_enums.ibv_qp_type
     assert enums.IBV_LINK_LAYER_INFINIBAND == libibverbs_enums.IBV_LINK_LAYER_INFINIBAND == 1
-    hidden = [name for name in vars(verbs_enums) if name.startswith("_IBV")]
+    hidden = [name for name in vars(libibverbs_enums) if name.startswith("_IBV")]
     assert hidden
     for name in hidden:
         assert getattr(enums, name) == getattr(libibverbs_enums, name)
     members = [
         member
-        for kind in vars(verbs_enums).values()
+        for kind in vars(libibverbs_enums).values()
         if isinstance(kind, type) and issubclass(kind, int)
         for member in kind.__members__.values()  # type: ignore[attr-defined]  # an enumeration
     ]
