@@ -43,7 +43,7 @@ def _bind_to_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def _run(control: "ControlSocket", start: "Start") -> None:
+def _run(control: "ControlSocket", start: "Start", kernel: int) -> None:
     from kernel_proc.hca.hca_device import HcaDevice
     from kernel_proc.hca.process_loop import ProcessLoop
     from kernel_proc.hca_abi.device_settings import decode_settings
@@ -72,7 +72,7 @@ def _run(control: "ControlSocket", start: "Start") -> None:
         device = HcaDevice(registers, status_page, settings, now_ns, raise_line)
         control.attach(device, registers, watch)
         device.commands.before_command = control.catch_up
-        ProcessLoop(device, control, watch, start.poke).run()
+        ProcessLoop(device, control, watch, start.poke, kernel).run()
 
 
 def main() -> int:
@@ -85,10 +85,10 @@ def main() -> int:
         return _WRONG_USAGE
     if not _bind_to_parent(kernel):
         return 1
-    return _serve(descriptor)
+    return _serve(descriptor, kernel)
 
 
-def _serve(descriptor: int) -> int:
+def _serve(descriptor: int, kernel: int) -> int:
     from kernel_proc.hca.control_socket import ControlEnded, ControlSocket
     from kernel_proc.hca.latency_model import LatencyModelError
     from kernel_proc.hca_abi.device_packets import DevicePacketError
@@ -96,7 +96,7 @@ def _serve(descriptor: int) -> int:
 
     try:
         control = ControlSocket(socket.socket(fileno=descriptor))
-        _run(control, control.receive_start())
+        _run(control, control.receive_start(), kernel)
     except ControlEnded:
         return 0
     except (DevicePacketError, HcaSettingsError, LatencyModelError, OSError, ValueError) as error:

@@ -8,7 +8,6 @@ Rules: one thread calls everything; no call waits.
 Spec: docs/hca-process.md; kernel_proc/hca_abi/registers.py.
 """
 
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -63,7 +62,6 @@ class HcaDevice:
         self.settings: Final = settings
         self.failure = ""
         self._faults: DeviceFaults | None = None
-        self._woke_kernel = False
         self.times: Final = LoopTimes()
         self._clock_ns: Final = clock_ns
         self._raise: Final = raise_interrupt
@@ -209,15 +207,15 @@ class HcaDevice:
         full_fence()
         if self._words[_KERNEL_SLEEPS]:
             self._raise()
-        elif self._woke_kernel:
-            os.sched_yield()  # it may wait for this very core
-        self._woke_kernel = False
+
+    @property
+    def kernel_sleeps(self) -> bool:
+        """Whether the kernel's processor has announced sleep."""
+        return self._words[_KERNEL_SLEEPS] != 0
 
     def wake_kernel(self) -> None:
-        """Wake the kernel's processor ahead of an interrupt, if it has announced sleep."""
-        if self._words[_KERNEL_SLEEPS]:
-            self._woke_kernel = True
-            self._raise()
+        """Wake the kernel's processor, without an interrupt."""
+        self._raise()
 
     def fail(self, error: Exception) -> None:
         """Be dead: write the catastrophic buffer, its first word last, and tell everybody."""

@@ -18,6 +18,7 @@ from kernel_proc.hca.control_socket import ControlEnded, ControlSocket
 from kernel_proc.hca.foretelling import Foretelling
 from kernel_proc.hca.hca_device import HcaDevice
 from shared.clock import now_ns
+from shared.processor_number import wake_elsewhere
 from shared.spin_window import SpinWindow
 
 SPUN_NS: Final = 200_000  # a deadline nearer than this is spun for
@@ -30,10 +31,18 @@ _GARBAGE_WORTH_COLLECTING: Final = 20_000
 
 
 class ProcessLoop:
-    """Runs one device until its control socket ends."""
+    """Runs one device until its control socket ends; `kernel` is the pid of the kernel's process.
+
+    That is the number of the thread, too, that is the kernel's processor.
+    """
 
     def __init__(
-        self, device: HcaDevice, control: ControlSocket, watch: select.epoll, poke: int
+        self,
+        device: HcaDevice,
+        control: ControlSocket,
+        watch: select.epoll,
+        poke: int,
+        kernel: int,
     ) -> None:
         self._device: Final = device
         self._control: Final = control
@@ -43,6 +52,7 @@ class ProcessLoop:
         self._times: Final = device.times
         self._foretelling: Final = Foretelling(device.tables.events)
         self._told = False
+        self._kernel: Final = kernel
 
     def run(self) -> None:
         """Run until the kernel is gone or says stop."""
@@ -147,8 +157,8 @@ class ProcessLoop:
                     os.eventfd_read(descriptor)
                 except BlockingIOError:
                     continue
-            elif slept and self._foretelling.rung():  # the bell of a session
-                self._device.wake_kernel()
+            elif slept and self._foretelling.rung() and self._device.kernel_sleeps:
+                wake_elsewhere(self._kernel, self._device.wake_kernel)
 
 
 def _collect() -> None:

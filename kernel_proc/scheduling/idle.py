@@ -108,7 +108,6 @@ class PollerIdle:
     __slots__ = (
         "_callbacks",
         "_epoll",
-        "_epoll_number",
         "_looks",
         "_owes_look",
         "_poller",
@@ -131,8 +130,7 @@ class PollerIdle:
         self._owes_look = False
         self._epoll = select.epoll()
         self._poller = zmq.Poller()
-        self._epoll_number = self._epoll.fileno()
-        self._poller.register(self._epoll_number, zmq.POLLIN)
+        self._poller.register(self._epoll.fileno(), zmq.POLLIN)
         self._wake: int | None = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.Lock()  # between a late `wake` and `close`
         self._timer = TimerDescriptor()
@@ -183,14 +181,10 @@ class PollerIdle:
             line.awake()
         self.sleeps += 1
         self.asleep = False
-        if line is not None:
-            if line.is_raised():
-                self._owes_look = True
-                return
-            if len(ready) == 1 and ready[0][0] == self._epoll_number:
-                # Perhaps woken ahead of an interrupt, by a device that is at work on this core.
-                os.sched_yield()
-        self._dispatch(ready)
+        if line is not None and line.is_raised():
+            self._owes_look = True
+        else:
+            self._dispatch(ready)
 
     def _spin(
         self, deadline_ns: int | None, posted: deque[Any], line: "InterruptLine | None"

@@ -64,11 +64,14 @@ def test_only_the_bell_of_a_session_that_ends_a_sleep_wakes_the_kernel():
         settings=SimpleNamespace(idle_spin_us=0),
         times=None,
         tables=SimpleNamespace(events=events),
+        kernel_sleeps=True,
         wake_kernel=lambda: woken.append(events.written),
     )
     control = SimpleNamespace(fileno=lambda: -1, serve=lambda: None)
     watch = Bells()
-    loop = ProcessLoop(cast("Any", device), cast("Any", control), cast("Any", watch), poke)
+    loop = ProcessLoop(
+        cast("Any", device), cast("Any", control), cast("Any", watch), poke, os.getpid()
+    )
 
     def ring(*descriptors: int, slept: bool) -> None:
         watch.rung = [(descriptor, 1) for descriptor in descriptors]
@@ -80,6 +83,9 @@ def test_only_the_bell_of_a_session_that_ends_a_sleep_wakes_the_kernel():
     os.eventfd_write(poke, 1)
     ring(poke, -1, slept=True)  # the kernel's own, and its mail
     assert woken == []
+    ring(session, slept=True)
+    assert woken == [1]
+    device.kernel_sleeps = False
     ring(session, slept=True)
     assert woken == [1]
     os.close(poke)

@@ -88,32 +88,6 @@ def test_the_line_is_raised_and_a_sleeping_kernel_woken(bench: Bench):
     assert bench.interrupts == 1
 
 
-def test_a_kernel_woken_ahead_is_yielded_to_when_its_interrupt_comes(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
-    sleeps, yields = reg.KERNEL_SLEEPS_OFFSET // 8, []
-    monkeypatch.setattr("os.sched_yield", lambda: yields.append(bench.words[reg.LINE_OFFSET // 8]))
-
-    def interrupt() -> None:
-        bench.post(op.NOP, event=True)
-        bench.settle()
-
-    bench.device.wake_kernel()  # it is awake
-    interrupt()
-    assert (bench.interrupts, yields) == (0, [])
-    for kernel_sleeps_again in (False, True):
-        bench.words[sleeps] = 1
-        bench.device.wake_kernel()
-        bench.words[sleeps] = int(kernel_sleeps_again)
-        woken = bench.interrupts
-        interrupt()
-        assert bench.interrupts - woken == kernel_sleeps_again
-        assert len(yields) == 1
-        bench.words[sleeps] = 0
-        interrupt()  # once for each time it was woken ahead
-        assert yields == [bench.words[reg.LINE_OFFSET // 8] - 1 - 2 * kernel_sleeps_again]
-
-
 def test_a_full_event_queue_loses_nothing(bench: Bench):
     for token in range(60):
         bench.post(op.NOP, event=True, token=token)

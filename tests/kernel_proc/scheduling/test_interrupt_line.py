@@ -231,30 +231,6 @@ print(poked)
 
 
 @pytest.mark.processes
-def test_who_is_woken_ahead_of_an_interrupt_yields_to_the_device_once(
-    real: Processor, monkeypatch: pytest.MonkeyPatch
-):
-    rig = Rig(real, memoryview(bytearray(4096)))
-    woken = os.eventfd(0, os.EFD_NONBLOCK)
-    real.add_source(woken, lambda: os.eventfd_read(woken))
-    yields: list[int] = []
-
-    def device_goes_on() -> None:
-        yields.append(rig.words[SLEEPS // 8])
-        rig.raise_line()
-
-    monkeypatch.setattr("os.sched_yield", device_goes_on)
-    os.eventfd_write(woken, 1)
-    real.run_until(lambda: rig.services() == 1)
-    assert yields == [0]  # it does not sleep any more
-    rig.raise_line()  # with its interrupt it goes on at once
-    os.eventfd_write(woken, 1)
-    real.run_until(lambda: rig.services() == 2)
-    assert yields == [0]
-    real.remove_source(woken)
-    os.close(woken)
-
-
 def test_raises_of_another_process_are_all_seen_whether_it_sleeps_or_not(real: Processor):
     count = 20_000
     segment = create_segment("line", 4096)
