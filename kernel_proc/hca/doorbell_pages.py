@@ -188,7 +188,10 @@ class DoorbellPages:
 
     def rung_beside(self, page: DoorbellPage) -> bool:
         """Say whether another session than this one has something to serve."""
-        return any(words[_RUNG] != other.seen for other, words in self._all if other is not page)
+        for other, words in self._all:  # noqa: SIM110 - a generator costs more than the looking
+            if words[_RUNG] != other.seen and other is not page:
+                return True
+        return False
 
     def claim(self, page: DoorbellPage, kind: int, slot: int, queue: Rung) -> bool:
         """Let a queue have a slot; False if it is another's."""
