@@ -228,7 +228,9 @@ def _report(stop: "BugCheck", log_path: str | None, log: "KernelLog") -> None:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    with contextlib.suppress(OSError):  # nobody reads it any more
-        sys.stdout.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # it was closed already when the process began
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it, a driver closed it
+                stream.flush()
     # At once: everything is given back, and to take the modules apart would tell nobody anything.
     os._exit(code)

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
-from kernel_proc.settings import KernelSettings, SettingsError, SettingValues, option_of
+from kernel_proc.settings import KernelSettings, SettingsError, option_of
 
 _HELP: Final[dict[str, str]] = {
     "name": "instance name; one kernel may run under each",
@@ -84,8 +84,8 @@ def _build_parser() -> _Parser:
     parser.add_argument(
         "--take-output", action="store_true", help="write standard output and error to the log"
     )
-    for setting, kind in SettingValues.__annotations__.items():
-        option, default = option_of(setting), SettingValues._field_defaults[setting]
+    for setting, kind in KernelSettings.__annotations__.items():
+        option, default = option_of(setting), KernelSettings._field_defaults[setting]
         words: dict[str, Any] = {"default": default, "help": _HELP[setting]}
         if kind is bool:
             parser.add_argument(option, action=argparse.BooleanOptionalAction, **words)

@@ -3,8 +3,9 @@
 A value out of range is refused with a sentence.
 """
 
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
+from kernel_proc.judged_values import judged
 from shared.runtime_folder import DEFAULT_INSTANCE, InstanceNameError, check_name
 
 KIB: Final = 1024
@@ -26,8 +27,12 @@ def option_of(setting: str) -> str:
     return "--" + setting.replace("_", "-")
 
 
-class SettingValues(NamedTuple):
-    """Every setting by name and type, with the defaults a workstation can carry."""
+@judged
+class KernelSettings(NamedTuple):
+    """The settings of one kernel, with the defaults a workstation can carry.
+
+    SettingsError if they cannot be used.
+    """
 
     name: str = DEFAULT_INSTANCE
     verifier: bool = False
@@ -65,19 +70,8 @@ class SettingValues(NamedTuple):
     hello_timeout_ms: int = 2_000
     stop_timeout_ms: int = 5_000
 
-
-class KernelSettings(SettingValues):
-    """The settings of one kernel; SettingsError if they cannot be used."""
-
-    __slots__ = ()
-
-    def __new__(cls, *values: Any, **named: Any) -> Self:
-        """Make settings from fields of SettingValues, and judge them."""
-        settings = super().__new__(cls, *values, **named)
-        settings._judge()
-        return settings
-
-    def _judge(self) -> None:
+    def judge(self) -> None:
+        """Raise SettingsError for a value out of range."""
         try:
             check_name(self.name)
         except InstanceNameError as error:

@@ -1,13 +1,9 @@
-"""Which processor a thread runs on at the moment, and having another thread run elsewhere.
+"""Which processor a thread runs on at the moment.
 
 The HCA says where it runs, and a program that polls looks whether it is there, too.
-
-Spec: sched_getcpu(3); sched_setaffinity(2): a thread's may be changed by who has its user's rights.
 """
 
-import contextlib
 import ctypes
-import os
 from collections.abc import Callable
 from typing import Final
 
@@ -18,22 +14,3 @@ def _unknown() -> int:
 
 #: Give the number of the processor the calling thread runs on, -1 where nobody can tell.
 current_processor: Final[Callable[[], int]] = getattr(ctypes.CDLL(None), "sched_getcpu", _unknown)
-
-
-def wake_elsewhere(thread: int, wake: Callable[[], object]) -> None:
-    """Call `wake`, which wakes a thread that sleeps, and have it wake on another processor.
-
-    The scheduler often puts who is woken beside its waker, where one waits for the other. Where it
-    may run is as before when this returns; a change of that by somebody else meanwhile is lost.
-    """
-    try:
-        allowed = os.sched_getaffinity(thread)
-        others = allowed - {current_processor()}
-        if others:
-            os.sched_setaffinity(thread, others)
-    except OSError:  # a sandbox may forbid it
-        others = set()
-    wake()
-    if others:
-        with contextlib.suppress(OSError):  # it may be gone
-            os.sched_setaffinity(thread, allowed)

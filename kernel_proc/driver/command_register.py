@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 GO_TIMEOUT_NS: Final = 10_000_000_000
 _YIELDS: Final = 32  # looks at the go bit before the delays between them have a length
 _SHORT_DELAY_NS: Final = 50_000
-_DOUBLINGS: Final = 7  # of that delay, each after some looks: one costs more than a short delay
-_LOOKS_EACH: Final = 8
+_LOOKS_EACH: Final = 8  # of a length, since to look costs more than the shortest of them
+_DOUBLINGS: Final = 7  # of the length
 _CONTROL_INDEX: Final = reg.HCR_CONTROL_OFFSET // 4
 _POSTED: Final = reg.COMMANDS_POSTED_OFFSET // 8
 _TAKEN: Final = reg.COMMANDS_TAKEN_OFFSET // 8

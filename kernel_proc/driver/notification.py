@@ -1,8 +1,8 @@
 """Notification: what the HCA tells is latched, and ends the requests that users have pended for it.
 
 A request is put into its queue first and matched with what is latched afterwards; an event is
-latched first and matched afterwards. Whichever of the two is second finds the other, so none is
-lost and none is fetched twice.
+latched first and matched afterwards, or both at once where the match is plain. Whichever of the two
+is second finds the other, so none is lost and none is fetched twice.
 
 Rules: the sinks at DISPATCH_LEVEL; requests at PASSIVE_LEVEL. Requests are ended after the lock is
 released, but before the IRQL is lowered: a later event cannot overtake.
@@ -150,7 +150,7 @@ class Notification:
     def _hand_over(self, latch: EventLatch) -> bool:
         """End a request with a completion event at once: what latch and match come to mostly.
 
-        False if anything is unread, or nobody waits but for this very CQ; nothing is done then.
+        False, and nothing is done, unless it is plain who gets it (`next_request`).
         """
         self.lock.acquire_at_dpc_level()
         irp = latch.events.next_request(latch, EventKind.CQ_COMPLETION)

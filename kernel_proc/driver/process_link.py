@@ -35,6 +35,7 @@ from kernel_proc.hca_abi.device_packets import (
 from kernel_proc.hca_abi.registers import (
     CATASTROPHIC_OFFSET,
     HCA_SLEEPS_OFFSET,
+    KERNEL_MOVED_OFFSET,
     KERNEL_SLEEPS_OFFSET,
     LINE_OFFSET,
     REGISTER_PAGE_SIZE,
@@ -82,7 +83,9 @@ class ProcessLink:
         words = words64(self.registers)
         self._sleeps = words[HCA_SLEEPS_OFFSET // _WORD :]
         self._sent = words[SENT_OFFSET // _WORD :]
+        self._moved = words[KERNEL_MOVED_OFFSET // _WORD :]
         self._served = words[SERVED_OFFSET // _WORD :]
+        self._processors: set[int] = set()  # that the kernel may run on
         self.line = InterruptLine(processor, self.registers, LINE_OFFSET, KERNEL_SLEEPS_OFFSET)
         self._poke = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._line_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -248,6 +251,8 @@ class ProcessLink:
         self._last_words = ""
         self._untold = ""
         self._gone.clear()
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            self._processors = os.sched_getaffinity(0)
         processor = self._processor
         processor.add_source(child.pidfd, self._ended)
         processor.add_source(child.output, self._hear)
@@ -290,6 +295,9 @@ class ProcessLink:
         reason = _describe_end(os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED), self._last_words)
         self._sender.close()
         self._forget(child)
+        if self._moved[0]:  # it ended while it woke this thread on another processor
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, self._processors)
         self.dead = True
         self._inspector.drop()
         self._page.set_fatal(_DEAD)

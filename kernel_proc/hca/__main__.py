@@ -106,7 +106,6 @@ def _serve(descriptor: int, kernel: int) -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
+    code = main()  # what it wrote, it wrote as whole lines, which are not buffered
     # At once: to take every module and table apart would tell nobody anything.
     os._exit(code)

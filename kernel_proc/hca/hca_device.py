@@ -39,6 +39,7 @@ _RETRY_NS: Final = 1_000_000  # how soon a full event queue is looked at again
 _LINE: Final = reg.LINE_OFFSET // 8
 _KERNEL_SLEEPS: Final = reg.KERNEL_SLEEPS_OFFSET // 8
 _HCA_SLEEPS: Final = reg.HCA_SLEEPS_OFFSET // 8
+_KERNEL_MOVED: Final = reg.KERNEL_MOVED_OFFSET // 8
 _CATASTROPHIC: Final = reg.CATASTROPHIC_OFFSET // 8
 
 
@@ -216,6 +217,10 @@ class HcaDevice:
     def wake_kernel(self) -> None:
         """Wake the kernel's processor, without an interrupt."""
         self._raise()
+
+    def set_kernel_moved(self, moved: bool) -> None:
+        """Tell the kernel what to undo if this process ends before it does so itself."""
+        self._words[_KERNEL_MOVED] = int(moved)
 
     def fail(self, error: Exception) -> None:
         """Be dead: write the catastrophic buffer, its first word last, and tell everybody."""

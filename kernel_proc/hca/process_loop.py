@@ -17,8 +17,8 @@ from typing import Final
 from kernel_proc.hca.control_socket import ControlEnded, ControlSocket
 from kernel_proc.hca.foretelling import Foretelling
 from kernel_proc.hca.hca_device import HcaDevice
+from kernel_proc.hca.waking_elsewhere import wake_elsewhere
 from shared.clock import now_ns
-from shared.processor_number import wake_elsewhere
 from shared.spin_window import SpinWindow
 
 SPUN_NS: Final = 200_000  # a deadline nearer than this is spun for
@@ -158,7 +158,9 @@ class ProcessLoop:
                 except BlockingIOError:
                     continue
             elif slept and self._foretelling.rung() and self._device.kernel_sleeps:
+                self._device.set_kernel_moved(True)
                 wake_elsewhere(self._kernel, self._device.wake_kernel)
+                self._device.set_kernel_moved(False)
 
 
 def _collect() -> None:

@@ -7,17 +7,19 @@ Spec: docs/latency-models.md; limits as in ibv_query_device.
 
 import json
 import math
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from kernel_proc.hca_abi.contexts import DeviceLimits
+from kernel_proc.judged_values import judged
 
 
 class HcaSettingsError(ValueError):
     """A setting is unknown or its value cannot be used; the text is one sentence."""
 
 
-class HcaSettingValues(NamedTuple):
-    """Every setting by name and type, with the limits of an InfiniHost III Ex.
+@judged
+class HcaSettings(NamedTuple):
+    """The settings of one HCA, with the limits of an InfiniHost III Ex; or HcaSettingsError.
 
     `latency_model`: none, plausible, prm-ceiling, or the path of a TOML file. `spin_hint`: empty
     looks before a poller yields. `idle_spin_us`: how long an idle HCA process looks (and yields)
@@ -47,19 +49,8 @@ class HcaSettingValues(NamedTuple):
     max_inline: int = 400
     max_mtu: int = 5  # an ibv_mtu
 
-
-class HcaSettings(HcaSettingValues):
-    """The settings of one HCA; HcaSettingsError if they cannot be used."""
-
-    __slots__ = ()
-
-    def __new__(cls, *values: Any, **named: Any) -> Self:
-        """Make settings from fields of HcaSettingValues, and judge them."""
-        settings = super().__new__(cls, *values, **named)
-        settings._judge()
-        return settings
-
-    def _judge(self) -> None:
+    def judge(self) -> None:
+        """Raise HcaSettingsError for a value that cannot be."""
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
@@ -157,7 +148,7 @@ def decode_settings(text: bytes | str) -> HcaSettings:
         raise HcaSettingsError(f"the settings are not JSON: {error}") from error
     if not isinstance(values, dict):
         raise HcaSettingsError("the settings are not a JSON object")
-    kinds = HcaSettingValues.__annotations__
+    kinds = HcaSettings.__annotations__
     for name, value in values.items():
         kind = kinds.get(name)
         if kind is None:

@@ -52,12 +52,14 @@ COMMANDS_POSTED_OFFSET: Final = 0x908
 KERNEL_SLEEPS_OFFSET: Final = 0x940
 
 # Written by the HCA, each on a line of its own: how often the interrupt line was raised; whether
-# the HCA sleeps; how many packets of the control socket it has served, and how many commands it has
-# taken from the doorbell; the catastrophic error buffer, all zero while the device works; for each
-# command, in the order of COMMANDS, how many were executed, and in nanoseconds what their modelled
-# time was and what they took.
+# the HCA sleeps, and whether it keeps the kernel from a processor while it wakes it; how many
+# packets of the control socket it has served, and how many commands it has taken from the doorbell;
+# the catastrophic error buffer, all zero while the device works; for each command, in the order of
+# COMMANDS, how many were executed, and in nanoseconds what their modelled time was and what they
+# took.
 LINE_OFFSET: Final = 0x980
 HCA_SLEEPS_OFFSET: Final = 0x9C0
+KERNEL_MOVED_OFFSET: Final = 0x9C8
 SERVED_OFFSET: Final = 0xA00
 COMMANDS_TAKEN_OFFSET: Final = 0xA08
 CATASTROPHIC_OFFSET: Final = 0xA40

@@ -6,6 +6,7 @@ KERNEL spray SEED SECONDS   the same, while it writes what it likes over all it 
 """
 
 import ctypes
+import math
 import os
 import random
 import sys
@@ -39,6 +40,7 @@ from user_proc.process import UserProcess
 RC, UC, UD = 2, 3, 4
 ARENA: Final = 4 << 20
 ENOUGH: Final = 10
+PATIENCE_SECONDS: Final = 15.0
 U64: Final = (1 << 64) - 1
 KINDS: Final = {"send_slot": 1, "receive_slot": 2, "slot": 3, "arm_slot": 4}
 DESTROY: Final = {
@@ -238,9 +240,11 @@ def main() -> None:
     name, what, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
     user = Sprayer(name, seed) if what == "spray" else Hostile(name, seed)
     print("up", flush=True)
-    end = time.monotonic() + float(sys.argv[4]) if what == "spray" else None
+    end = time.monotonic() + float(sys.argv[4]) if what == "spray" else math.inf
     try:
-        while end is None or time.monotonic() < end or user.made <= ENOUGH:
+        while (late := time.monotonic() - end) < 0 or (
+            user.made <= ENOUGH and late < PATIENCE_SECONDS
+        ):
             user.step()
             if isinstance(user, Sprayer):
                 user.spray()

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 import uuid
 from collections import deque
@@ -202,6 +204,13 @@ def test_a_wrong_command_line_is_one_sentence(
     assert kernel.first_words.startswith(words)
     assert kernel.end() == code
     assert kernel.errors() == kernel.first_words
+
+
+def test_who_has_closed_its_standard_output_gets_the_exit_code_all_the_same():
+    closed = ["/bin/sh", "-c", 'exec "$0" "$@" >&-', sys.executable, "-P", "-m", "kernel_proc"]
+    done = subprocess.run([*closed, "--nonsense"], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == "error: unrecognized arguments: --nonsense\n"
+    assert done.returncode == 2
 
 
 def test_a_name_that_could_be_a_path_is_refused_before_anything_is_written(

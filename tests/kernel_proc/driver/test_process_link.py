@@ -12,7 +12,7 @@ import pytest
 
 from kernel_proc.driver.process_link import ProcessLink
 from kernel_proc.hca_abi.device_settings import HcaSettings, encode_settings
-from kernel_proc.hca_abi.registers import LINE_OFFSET, SENT_OFFSET
+from kernel_proc.hca_abi.registers import KERNEL_MOVED_OFFSET, LINE_OFFSET, SENT_OFFSET
 from kernel_proc.memory.bus import Bus, BusSegment
 from kernel_proc.memory.page_frames import FrameRun, PageFrameAllocator
 from kernel_proc.scheduling.kernel_clock import RealClock
@@ -159,6 +159,23 @@ def test_its_death_is_told_once_and_a_restart_begins_anew(new_rig: Callable[...,
     os.close(second)
     rig.wait_until(rig.served)
     assert (len(rig.deaths), rig.link.generation) == (1, 2)
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_death_while_it_woke_the_kernel_elsewhere_ties_the_kernel_to_no_processor(
+    new_rig: Callable[..., Rig], moved: bool
+):
+    allowed = os.sched_getaffinity(0)
+    rig = new_rig()
+    rig.wait_until(rig.served)
+    try:
+        os.sched_setaffinity(0, {max(allowed)})
+        words64(rig.link.registers)[KERNEL_MOVED_OFFSET // 8] = int(moved)
+        os.kill(rig.link.pid, signal.SIGKILL)
+        rig.wait_until(lambda: bool(rig.deaths))
+        assert os.sched_getaffinity(0) == (allowed if moved else {max(allowed)})
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_a_death_before_anybody_listens_is_told_to_the_first_who_does(

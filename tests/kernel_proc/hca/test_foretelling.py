@@ -59,12 +59,14 @@ class Bells:
 
 def test_only_the_bell_of_a_session_that_ends_a_sleep_wakes_the_kernel():
     poke, session, woken = os.eventfd(0, os.EFD_NONBLOCK), 1_000_001, []
+    moved: list[bool] = []
     events = SimpleNamespace(written=0)
     device = SimpleNamespace(
         settings=SimpleNamespace(idle_spin_us=0),
         times=None,
         tables=SimpleNamespace(events=events),
         kernel_sleeps=True,
+        set_kernel_moved=moved.append,
         wake_kernel=lambda: woken.append(events.written),
     )
     control = SimpleNamespace(fileno=lambda: -1, serve=lambda: None)
@@ -85,7 +87,8 @@ def test_only_the_bell_of_a_session_that_ends_a_sleep_wakes_the_kernel():
     assert woken == []
     ring(session, slept=True)
     assert woken == [1]
+    assert moved == [True, False]
     device.kernel_sleeps = False
     ring(session, slept=True)
-    assert woken == [1]
+    assert (woken, len(moved)) == ([1], 2)
     os.close(poke)

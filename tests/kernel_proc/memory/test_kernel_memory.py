@@ -4,7 +4,7 @@ import os
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_proc.memory.bus import SEGMENT_SHIFT, Bus
@@ -114,6 +114,34 @@ def test_memory_is_zeroed_whether_somebody_had_it_before_or_not(used: int, large
     assert again is not None
     assert not any(again.view)
     memory.free(again)
+    memory.close()
+
+
+@settings(max_examples=60)
+@given(st.sampled_from([None, 1, 3]), st.data())
+def test_whoever_gets_pages_by_whatever_way_finds_nothing_of_the_last(
+    largest: int | None, data: st.DataObject
+):
+    memory = new_memory(largest, limit=3 * SEGMENT)
+    ways = {
+        "aligned": lambda n: [memory.allocate_contiguous(n * PAGE, 4 * PAGE)],
+        "in a row": lambda n: [memory.allocate_contiguous(n * PAGE)],
+        "scattered": lambda n: [memory.allocate_scattered(n * PAGE)],
+        "single": memory.allocate_pages,
+    }
+    held: list[list[KernelBuffer]] = []
+    for _ in range(data.draw(st.integers(5, 30))):
+        if held and data.draw(st.booleans()):
+            memory.free_all(held.pop(data.draw(st.integers(0, len(held) - 1))))
+            continue
+        way = ways[data.draw(st.sampled_from(sorted(ways)))]
+        given_now = [one for one in way(data.draw(st.integers(1, 9))) or [] if one is not None]
+        assert not any(any(buffer.view) for buffer in given_now)
+        for buffer in given_now:
+            buffer.view[:] = b"\xaa" * len(buffer)
+        held.append(given_now)
+    for buffers in held:
+        memory.free_all(buffers)
     memory.close()
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.processor_number import current_processor, wake_elsewhere
+from kernel_proc.hca.waking_elsewhere import wake_elsewhere
+from shared.processor_number import current_processor
 
 
 @pytest.fixture
