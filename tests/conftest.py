@@ -129,7 +129,9 @@ def private_run(request: pytest.FixtureRequest) -> Iterator[Path]:
         yield folder
     interrupted = request.session.exitstatus == pytest.ExitCode.INTERRUPTED
     try:
-        ends = [end_if_it_stays(pid, ask=interrupted) for pid in processes_of(run)]
+        ends = []
+        while found := processes_of(run):  # one that is just being begun is seen next time
+            ends += [end_if_it_stays(pid, ask=interrupted) for pid in found]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     left = [name for name in ends if name]

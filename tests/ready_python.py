@@ -32,6 +32,7 @@ MOST_DESCRIPTORS = 16
 #: Not by -m, so that this module is imported under its own name.
 _SERVE = f"from {__name__} import serve; serve()"
 
+_FAREWELL = b"that was all"  # without it, whoever asked was killed
 _STANDARD = 3  # stdin, stdout, stderr
 _MAIN = "__main__"
 
@@ -39,8 +40,11 @@ _MAIN = "__main__"
 class Program:
     """A running program, with as much of subprocess.Popen as tests use."""
 
-    def __init__(self, pid: int, status: int, streams: Sequence[IO[str] | None]) -> None:
+    def __init__(
+        self, pid: int, pidfd: int, status: int, streams: Sequence[IO[str] | None]
+    ) -> None:
         self.pid = pid
+        self._pidfd = pidfd
         self.returncode: int | None = None
         self.stdin, self.stdout, self.stderr = streams
         self._status = status
@@ -58,10 +62,10 @@ class Program:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the program has ended."""
-        if self.poll() is None:
+        """Send a signal, unless the program has ended; also when whoever forked it has died."""
+        if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> None:
         """End it as no program can prevent."""
@@ -99,8 +103,9 @@ class Program:
         if self.returncode is not None or not select.select([self._status], [], [], timeout)[0]:
             return
         word = os.read(self._status, 32)
-        os.close(self._status)
         assert word, f"whoever forked the program {self.pid} has died"
+        os.close(self._status)
+        os.close(self._pidfd)
         self.returncode = int(word)
 
 
@@ -151,10 +156,10 @@ class ReadyPython:
         with self._lock:
             asking = self._ready()
             socket.send_fds(asking, [words.encode()], [*given, *passed])
-            pid = int(asking.recv(LONGEST))
+            pid, pidfds, _, _ = socket.recv_fds(asking, LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
         for descriptor in given:
             os.close(descriptor)
-        return Program(pid, status, [ours for _, ours in ends])
+        return Program(int(pid), pidfds[0], status, [ours for _, ours in ends])
 
     def _ready(self) -> socket.socket:
         if self._asking is None:
@@ -174,6 +179,8 @@ class ReadyPython:
     def close(self) -> None:
         """Let the interpreter end."""
         if self._asking is not None and self._process is not None:
+            with contextlib.suppress(ConnectionError):  # it has been killed
+                self._asking.send(_FAREWELL)
             self._asking.close()
             self._process.wait()
             self._asking = self._process = None
@@ -198,14 +205,22 @@ class _Forker:
                 if ready != self._asked.fileno():
                     self._reap(ready)
                     continue
-                wanted, descriptors, _, _ = socket.recv_fds(
-                    self._asked, LONGEST, _STANDARD + 1 + MOST_DESCRIPTORS
-                )
+                wanted, descriptors = self._hear()
                 if not wanted:
+                    self._end_all()
+                if wanted in (b"", _FAREWELL):
                     return None
                 if not (pid := os.fork()):
                     return self._become(wanted, descriptors)
                 self._watch(pid, descriptors)
+
+    def _hear(self) -> tuple[bytes, list[int]]:
+        most = _STANDARD + 1 + MOST_DESCRIPTORS
+        try:
+            wanted, descriptors, _, _ = socket.recv_fds(self._asked, LONGEST, most)
+        except ConnectionResetError:  # whoever asked was killed before it had its answer
+            return b"", []
+        return wanted, descriptors
 
     def _watch(self, pid: int, descriptors: list[int]) -> None:
         status = descriptors.pop(_STANDARD)
@@ -214,7 +229,13 @@ class _Forker:
         pidfd = os.pidfd_open(pid)
         self._running[pidfd] = pid, status
         self._poll.register(pidfd, select.POLLIN)
-        self._asked.send(str(pid).encode())
+        with contextlib.suppress(BrokenPipeError):  # that is heard next
+            socket.send_fds(self._asked, [str(pid).encode()], [pidfd])
+
+    def _end_all(self) -> None:
+        """Ask the programs of somebody who was killed to end."""
+        for pidfd in self._running:
+            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
 
     def _reap(self, pidfd: int) -> None:
         self._poll.unregister(pidfd)

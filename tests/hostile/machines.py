@@ -89,8 +89,11 @@ class User:
 def holdings(machine: Machine) -> dict[str, Any]:
     """What a kernel holds for its users, as plain values that compare; counters are not in."""
     state = machine.inspect()
-    hca, io = state["hca"], state["io_manager"]
+    hca, io, dispatcher = state["hca"], state["io_manager"], state["dispatcher"]
     life = hca["driver"]["hca"]
+    # The kernel's own threads: it has as many as had work at the same time, and keeps them.
+    queues = dispatcher["work_queues"].values()
+    workers = {thread: work for queue in queues for thread, work in queue["workers"].items()}
     return {
         "contexts": [
             (one["pid"], [(thing["kind"], thing["handle"]) for thing in one["objects"]])
@@ -107,7 +110,8 @@ def holdings(machine: Machine) -> dict[str, Any]:
         "irps": io["irps"],
         "pool": io["pool"]["used"],
         "frames": hca["bus"]["frames"]["used"],
-        "threads": len(state["dispatcher"]["thread_table"]),
+        "threads": len(dispatcher["thread_table"]) - len(workers),
+        "work": [work for work in workers.values() if work != "free"],
     }
 
 

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shared
+from kernel_proc.scheduling.wait import delay_execution
+from kernel_proc.scheduling.work_item import DELAYED_WORK_QUEUE, WorkItem
 from shared import ioctl_codes as ioctls
 from shared import verb_codes
 from shared.fault_messages import FAULT_MESSAGES, Fault
@@ -221,6 +223,17 @@ def test_every_code_there_is_is_sent():
     here = {one.code for one in OTHERS} | {verb_codes.IOCTL_RESET_HCA} | set(verb_codes.VERB_NAMES)
     assert there == here
     assert len({one.code for one in NOOPS}) == len(NOOPS) == 4 * (3 * 4 + 2)
+
+
+def test_a_worker_more_is_nothing_left(scene: Scene):
+    """Ports that change have both kernel clients told at once, by a worker each."""
+    processor = scene.machine.processor
+    items = [WorkItem(processor, lambda *_: delay_execution(processor, 1)) for _ in range(2)]
+    for item in items:
+        item.insert()
+    scene.check()
+    assert processor.work_queues is not None
+    assert len(processor.work_queues.queues[DELAYED_WORK_QUEUE].workers) > 1
 
 
 @pytest.mark.parametrize("one", OTHERS, ids=lambda one: one.name)

@@ -49,6 +49,7 @@ from user_proc.groups.process_tree import (
 _QUIET: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _LOG_MODE: Final = 0o600
 _MOST_PACKETS: Final = 32  # before ends are looked for again
+_MOST_LOOKS: Final = 10  # that find nobody although somebody is there
 _LOOK: Final = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -214,13 +215,24 @@ class Guardian:
         return descendants(self._pid)
 
     def _kill_everything(self) -> None:
-        kill_all(self._everything, between=self._reap)
-        self._reap()
+        """End all until there is no child: who loses its parent is one at once.
 
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
+        That a look finds nobody says less: one may have been begun, and its parent have ended,
+        while the others were looked at.
+        """
+        for _ in range(_MOST_LOOKS):
+            kill_all(self._everything, between=self._reap)
+            if not self._reap():
+                break
+
+    def _reap(self) -> bool:
+        """Take the ends of all that have ended; False if there is no child any more."""
+        try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+        except ChildProcessError:
+            return False
+        return True
 
 
 def _ignore(number: int, frame: object) -> None:

@@ -98,7 +98,7 @@ def send_signal(entry: ProcessEntry, number: int) -> None:
 
 
 def kill_all(
-    look: Callable[[], list[ProcessEntry]], between: Callable[[], None] | None = None
+    look: Callable[[], list[ProcessEntry]], between: Callable[[], object] | None = None
 ) -> list[ProcessEntry]:
     """Kill what `look` finds, again and again, until it finds nothing; return what it was.
 

