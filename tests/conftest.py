@@ -28,6 +28,7 @@ RUN_VARIABLE = "SOFTHCA_TEST_RUN"
 FAILED_CHECKS = "SOFTHCA_FAILED_CHECKS"
 ONLY_WHEN_NAMED = ("stress", "benchmark")
 LEAVE_SECONDS = 5.0
+MOST_LOOKS = 10  # for processes that stay
 BEGIN_WITH = ("test_stress.py",)
 
 settings.register_profile("developer", deadline=None)
@@ -130,7 +131,9 @@ def private_run(request: pytest.FixtureRequest) -> Iterator[Path]:
     interrupted = request.session.exitstatus == pytest.ExitCode.INTERRUPTED
     try:
         ends = []
-        while found := processes_of(run):  # one that is just being begun is seen next time
+        for _ in range(MOST_LOOKS):  # one that is just being begun is seen next time
+            if not (found := processes_of(run)):
+                break
             ends += [end_if_it_stays(pid, ask=interrupted) for pid in found]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
